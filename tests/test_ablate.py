@@ -1,4 +1,4 @@
-"""`tnctl ablate`: each input taken away in turn, against files in which it is empty."""
+"""`tnctl ablate`: each input shuffled in turn, against files in which its column is."""
 
 import json
 
@@ -7,11 +7,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+from tnctl import schema
 from tnctl.data.batches import Batch
-from tnctl.evaluation import ablation
+from tnctl.evaluation import importance
+from tnctl.evaluation.input_sources import shuffled_together
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.layout import Layout, RowKind, Sequence, TableLayout
 from tnctl.schema import Optimizer
+from tnctl.tables.columns import permutation
 
 SLOTS = ("user_id", "item_id", "device", "region", "interests", "price_range")
 
@@ -61,35 +64,56 @@ def cells_of(batch, table):
 
 
 PLACES = {"a": (0, [0]), "seq": (0, [1, 2, 3]), "b": (0, [4]), "c": (1, [0])}
+NUMBERS = {"number": [0], "vector": [1, 2], "hot": [3, 4, 5]}
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_without_a_slot_its_cells_are_empty(name):
-    batch = random_batch()
-    cells = [cells_of(batch, table) for table in (0, 1)]
-    without = ablation.without(batch, LAYOUT, name)
-    table, places = PLACES[name]
-    for row in cells[table]:
-        for place in places:
-            row[place] = []
-    assert [cells_of(without, table) for table in (0, 1)] == cells
-    assert without.weights[1] is None
-    assert [part.dtype for part in without.offsets] == [np.uint32] * 2
-    assert without.numeric is batch.numeric
-    # The batch itself is as it was.
-    assert len(batch.ids[0]) == len(random_batch().ids[0])
+@pytest.mark.parametrize("names", [*[{name} for name in PLACES], {"seq", "c"}, {"a", "b", "vector"},
+                                   *[{name} for name in NUMBERS], {*PLACES, *NUMBERS}])  # fmt: skip
+def test_inputs_come_from_the_rows_of_the_donor(names):
+    batch, donor = random_batch(seed=0), random_batch(seed=1)
+    expected = [cells_of(batch, table) for table in (0, 1)]
+    given = [cells_of(donor, table) for table in (0, 1)]
+    numeric = batch.numeric.copy()
+    for name in names & PLACES.keys():
+        table, places = PLACES[name]
+        for row, of_donor in zip(expected[table], given[table], strict=True):
+            for place in places:
+                row[place] = of_donor[place]
+    for name in names & NUMBERS.keys():
+        numeric[:, NUMBERS[name]] = donor.numeric[:, NUMBERS[name]]
+    mixed = importance.exchanged(batch, donor, LAYOUT, names)
+    assert [cells_of(mixed, table) for table in (0, 1)] == expected
+    assert np.array_equal(mixed.numeric, numeric)
+    assert mixed.weights[1] is None
+    assert [part.dtype for part in mixed.offsets] == [np.uint32] * 2
+    # The batches themselves are as they were.
+    for unchanged, seed in ((batch, 0), (donor, 1)):
+        assert np.array_equal(unchanged.numeric, random_batch(seed=seed).numeric)
+        for table in (0, 1):
+            assert cells_of(unchanged, table) == cells_of(random_batch(seed=seed), table)
 
 
-@pytest.mark.parametrize(("name", "columns"), [("number", [0]), ("vector", [1, 2]),
-                                               ("hot", [3, 4, 5])])  # fmt: skip
-def test_without_numbers_their_columns_are_zeros(name, columns):
-    batch = random_batch()
-    expected = batch.numeric.copy()
-    expected[:, columns] = 0
-    without = ablation.without(batch, LAYOUT, name)
-    assert np.array_equal(without.numeric, expected)
-    assert without.ids is not batch.ids or without.ids == batch.ids
-    assert np.array_equal(batch.numeric, random_batch().numeric)
+def test_what_is_made_of_an_input_is_shuffled_with_it():
+    conf = schema.from_values({
+        "recipe": {"name": "lr"},
+        "slots": {
+            "user": {}, "age": {"ids": "quantiles", "buckets": 8}, "shop": {"column": "place"},
+            "user_age": {"cross": ["user", "age"]}, "user_place": {"cross": ["user", "place"]},
+            "all": {"cross": ["age", "user", "shop"]}, "hour": {"column": "at", "ids": "hour"},
+            "weekday": {"column": "at", "ids": "weekday"}, "user_hour": {"cross": ["user", "hour"]},
+            "tags": {"weights": "height", "separator": "|"},
+        },
+        "numeric": {"years": {"column": "age"}, "both": {"columns": ["age", "height"]},
+                    "height": {}, "since": {"column": "at", "since": "2026-01-01"}},
+    })  # fmt: skip
+    together = shuffled_together(conf, [*conf.slots, *conf.numeric])
+    of_age = {"age", "years", "both", "user_age", "all"}
+    assert {name: set(others) - {name} for name, others in together.items()} == {
+        "user": {"user_age", "user_place", "all", "user_hour"},
+        "age": of_age - {"age"}, "years": of_age - {"years"}, "height": {"both"}, "both": set(),
+        "shop": {"user_place", "all"}, "user_age": {"all"}, "user_place": {"all"}, "all": set(),
+        "hour": {"user_hour"}, "weekday": set(), "user_hour": set(), "since": set(), "tags": set(),
+    }  # fmt: skip
 
 
 def test_counts_of_inputs():
@@ -117,8 +141,8 @@ def evaluated(cli, folder, *overrides):
     return json.loads(done.out)
 
 
-def emptied(folder, column):
-    """The validation file with nothing in one column."""
+def shuffled(folder, column, window):
+    """The validation file with one column shuffled within windows of so many rows."""
     path = folder / "clicks/validation.csv"
     options = pyarrow.csv.ConvertOptions(
         column_types={name: pa.string() for name in path.read_text().splitlines()[0]
@@ -127,14 +151,20 @@ def emptied(folder, column):
     )  # fmt: skip
     table = pyarrow.csv.read_csv(path, convert_options=options)
     place = table.schema.get_field_index(column)
-    table = table.set_column(place, column, pa.nulls(table.num_rows, pa.string()))
-    to = folder / "clicks/emptied.csv"
+    drawn = [
+        start + permutation(1, importance.SHUFFLES, number, min(window, len(table) - start))
+        for number, start in enumerate(range(0, len(table), window))
+    ]
+    values = table.column(place).take(pa.array(np.concatenate(drawn)))
+    table = table.set_column(place, column, values)
+    to = folder / "clicks/shuffled.csv"
     pyarrow.csv.write_csv(table, to, pyarrow.csv.WriteOptions(quoting_style="none"))
-    return "data.validation=emptied.csv"
+    return "data.validation=shuffled.csv"
 
 
-def test_every_input_is_worth_what_its_absence_costs(run_copy, cli):
-    done = cli("ablate", "output=run", cwd=run_copy)
+@pytest.mark.parametrize("window", [1024, 256])
+def test_every_input_is_worth_what_shuffling_its_column_costs(run_copy, cli, window):
+    done = cli("ablate", "output=run", f"data.window={window}", cwd=run_copy)
     assert done.code == 0, done.err
     printed = json.loads(done.out)
     whole = evaluated(cli, run_copy)
@@ -147,9 +177,13 @@ def test_every_input_is_worth_what_its_absence_costs(run_copy, cli):
     assert losses[0] > 0.001
     for entry in inputs.values():
         assert entry["loss"] == whole["auc"] - entry["metric"]
-    # item_id has missing=value and price is read twice, so for these the file says another thing.
-    for name in ("user_id", "device", "region", "interests", "quality"):
-        assert inputs[name]["metric"] == evaluated(cli, run_copy, emptied(run_copy, name))["auc"]
+    for name in (*SLOTS[:-1], "price", "quality"):
+        assert (
+            inputs[name]["metric"]
+            == evaluated(cli, run_copy, shuffled(run_copy, name, window))["auc"]
+        ), name
+    # They read the same column.
+    assert inputs["price_range"]["metric"] == inputs["price"]["metric"]
     report = json.loads((run_copy / "run/report.json").read_text())
     rows = report["tables"]["embedding4"]["rows"]
     of_slots = [inputs[name] for name in SLOTS if name != "region"]  # region shares with device
@@ -166,7 +200,7 @@ def test_every_input_is_worth_what_its_absence_costs(run_copy, cli):
 
 def test_in_parts_as_at_once(trained, cli, monkeypatch):
     whole = cli("ablate", "output=run", cwd=trained).out
-    monkeypatch.setattr(ablation, "FLOATS_KEPT", 900 * 3)
+    monkeypatch.setattr(importance, "FLOATS_KEPT", 900 * 3)
     assert cli("ablate", "output=run", cwd=trained).out == whole
 
 
@@ -176,3 +210,45 @@ def test_without_data_it_says_so(trained, cli):
     assert "data.validation=FILES" in done.last
     done = cli("ablate", "output=run", "data.validation=null", cwd=trained)
     assert json.loads(done.out)["split"] == "test"
+
+
+PLANTED = """\
+defaults: [schema, {recipe: lr}, _self_]
+slots: {strong: {}, middle: {}, weak: {}, noise: {}, a: {}, b: {},
+        a_b: {cross: [a, b]}, noise_a: {cross: [noise, a]}}
+numeric: {noise_number: {transform: standardize}}
+data: {train: train.csv, validation: validation.csv}
+train: {batch_size: 256, epochs: 2}
+evaluation: {keep: last}
+"""
+
+
+def write_planted(path, rows, seed):
+    """Clicks by three slots and by whether a = b; the two columns of noise have no gap."""
+    random = np.random.default_rng(seed)
+    columns = {name: random.integers(0, 10, rows) for name in ("strong", "middle", "weak")}
+    columns |= {name: random.integers(0, 2, rows) for name in ("a", "b")}
+    logit = 2.0 * (columns["a"] == columns["b"]) - 1
+    for name, effect in (("strong", 3.0), ("middle", 1.5), ("weak", 0.7)):
+        logit += effect * (columns[name] % 2) - effect / 2
+    columns["noise"] = random.integers(0, 3000, rows)
+    columns["noise_number"] = 5 + random.normal(size=rows)
+    columns["label"] = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(int)
+    pyarrow.csv.write_csv(pa.table(columns), path)
+
+
+def test_noise_is_worth_nothing_and_planted_inputs_come_in_their_order(tmp_path, cli):
+    (tmp_path / "planted.yaml").write_text(PLANTED)
+    write_planted(tmp_path / "train.csv", 30_000, seed=0)
+    write_planted(tmp_path / "validation.csv", 50_000, seed=1)
+    done = cli("train", "conf=planted.yaml", "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    lost = json.loads((tmp_path / "run/report.json").read_text())["importance"]
+    for name in ("noise", "noise_number", "noise_a"):
+        assert abs(lost[name]) < 0.002, (name, lost)
+    assert lost["strong"] > lost["a_b"] > lost["middle"] > lost["weak"] > 0.005
+    # All that a and b tell is in their cross, which is shuffled with either.
+    assert lost["a"] == pytest.approx(lost["a_b"], abs=0.005)
+    assert lost["b"] == pytest.approx(lost["a_b"], abs=0.005)
+    [words] = [line for line in done.err.splitlines() if line.startswith("auc lost when shuffled")]
+    assert f"  strong {lost['strong']:.4f}, " in words

@@ -350,7 +350,7 @@ def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, cli, 
         time.sleep(60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(final_report, "ablate", ablate)
+        patch.setattr(final_report, "permutation_importance", ablate)
         done = cli(*TRAIN, "evaluation.ablate=true", cwd=workspace)
     assert done.code == 143
     assert "stopped after step 12: run/checkpoints/step-0000000012 is saved" in done.last

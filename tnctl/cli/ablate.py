@@ -21,17 +21,17 @@ def run(given: list[str]) -> int:
 
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
-    from tnctl.evaluation import ablation
+    from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
     from tnctl.evaluation.split_scoring import first_given
     from tnctl.progress import waiting
-    from tnctl.training.terminal_tables import show_ablation
+    from tnctl.training.terminal_tables import show_importance
 
-    split = first_given(conf.data, ablation.ABLATED_SPLITS)
+    split = first_given(conf.data, MEASURED_SPLITS)
     if split is None:
         raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
     inference = loaded(checkpoint, conf)
-    with waiting(f"scoring data.{split} without each input"):
-        worth = ablation.ablate(inference, conf, split)
-    show_ablation(worth)
-    print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(worth)})
+    with waiting(f"scoring data.{split} with each input shuffled"):
+        importance = permutation_importance(inference, conf, split)
+    show_importance(importance)
+    print_json({"checkpoint": checkpoint.folder, **dataclasses.asdict(importance)})
     return 0

@@ -1,1 +1,1 @@
-"""Evaluation of a model: scores, metrics, golden rows, predictions, ablation."""
+"""Evaluation of a model: scores, metrics, golden rows, predictions, importance of inputs."""

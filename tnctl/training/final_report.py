@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from tnctl import files
 from tnctl.checkpoint.saver import Saver
-from tnctl.evaluation.ablation import ABLATED_SPLITS, ablate
+from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
 from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
 from tnctl.masking import masked
@@ -29,7 +29,7 @@ from tnctl.training.state import RunState
 from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import Workers
 
-ABLATED_ROWS = 50_000  # for the report; `tnctl ablate` takes all
+IMPORTANCE_ROWS = 50_000  # for the report; `tnctl ablate` takes all
 
 
 def write_report(
@@ -141,14 +141,14 @@ def measured_on(
 
 
 def importance_of_inputs(conf: Conf, workers: Workers) -> tuple[dict[str, float], str]:
-    """What the model loses without each input, and by which metric on which split."""
-    split = first_given(conf.data, ABLATED_SPLITS)
+    """What the model loses with each input shuffled, and by which metric on which split."""
+    split = first_given(conf.data, MEASURED_SPLITS)
     if not conf.evaluation.ablate or split is None:
         return {}, ""
     with waiting(f"measuring what each input is worth on data.{split}"):
-        ablation = ablate(workers.inference, conf, split, ABLATED_ROWS)
-    losses = {worth.name: worth.loss for worth in ablation.inputs}
-    return losses, f"{ablation.metric} on data.{split}"
+        measured = permutation_importance(workers.inference, conf, split, IMPORTANCE_ROWS)
+    losses = {of_input.name: of_input.loss for of_input in measured.inputs}
+    return losses, f"{measured.metric} on data.{split}"
 
 
 def best_of(monitor: str, state: RunState) -> Best | None:

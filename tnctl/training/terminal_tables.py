@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from tnctl import files, progress
 from tnctl.data.day_records import DayRecord
-from tnctl.evaluation.ablation import Ablation
+from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.training.report import Baseline, Report, number_of
 from tnctl.training.report.baseline_table import side_by_side
@@ -55,7 +55,9 @@ def show_report(output: str, report: Report) -> None:
     if report.importance:
         most = sorted(report.importance.items(), key=lambda entry: -entry[1])[:MOST_INPUTS]
         metric = (report.importance_of or "").partition(" ")[0]
-        rows.append((f"{metric} lost without", ", ".join(f"{n} {loss:.4f}" for n, loss in most)))
+        rows.append(
+            (f"{metric} lost when shuffled", ", ".join(f"{n} {loss:.4f}" for n, loss in most))
+        )
     if speed := report.timing.examples_per_second:  # 0 of a run that had nothing left to train
         rows.append(("examples/s while training", f"{speed:,.0f}"))
     rows += [
@@ -102,20 +104,20 @@ def _main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]
     return [(f"{key.upper()} {of}", shown(number_of(figures, key), 5))] if key in figures else []
 
 
-def show_ablation(ablation: Ablation) -> None:
+def show_importance(importance: Importance) -> None:
     """What each input is worth beside what it costs, the most valuable first."""
-    metric = ablation.metric
-    names = ("input", "kind", f"{metric} without", f"{metric} lost", "rows", "memory")
+    metric = importance.metric
+    names = ("input", "kind", f"{metric} shuffled", f"{metric} lost", "rows", "memory")
     rows = [
         (
-            worth.name,
-            worth.kind,
-            f"{worth.metric:.5f}",
-            f"{worth.loss:+.5f}",
-            NONE if worth.rows is None else f"{worth.rows:,}",
-            NONE if worth.bytes is None else progress.size(worth.bytes),
+            of_input.name,
+            of_input.kind,
+            f"{of_input.metric:.5f}",
+            f"{of_input.loss:+.5f}",
+            NONE if of_input.rows is None else f"{of_input.rows:,}",
+            NONE if of_input.bytes is None else progress.size(of_input.bytes),
         )
-        for worth in ablation.inputs
+        for of_input in importance.inputs
     ]
-    examples = f"{ablation.examples:,} examples of data.{ablation.split}"
-    progress.table(f"{metric} {ablation.whole:.5f} on {examples}", names, rows)
+    examples = f"{importance.examples:,} examples of data.{importance.split}"
+    progress.table(f"{metric} {importance.whole:.5f} on {examples}", names, rows)

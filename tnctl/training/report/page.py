@@ -32,7 +32,7 @@ class InputRow:
     rows: int | None = None
     bytes: int | None = None
     norm: float | None = None  # mean norm of the group's embeddings
-    importance: float | None = None  # by how much the metric falls without the input
+    importance: float | None = None  # by how much the metric falls with the input shuffled
 
 
 def render(
@@ -190,7 +190,10 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
     if shared:
         notes.append("Slots of one share group (its name in brackets) have the same rows.")
     if measured:
-        notes.append(f"Importance is the {report.importance_of} lost when the input is zeroed.")
+        notes.append(
+            f"Importance is the {report.importance_of} lost when the input's values are shuffled "
+            "between rows, together with what is made of them."
+        )
     return joined([table_of(names, rows, "sortable"), fill("note", text=" ".join(notes))])
 
 

@@ -1,0 +1,190 @@
+"""What each input is worth: the metric when its values are shuffled, beside what its rows cost.
+
+Permutation importance: Breiman, Random Forests, Machine Learning 45, 2001, section 10; Fisher,
+Rudin and Dominici, All Models are Wrong, but Many are Useful, JMLR 20, 2019 (model reliance).
+"""
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.data.batches import Batch, batches, joined
+from tnctl.data.windows import window_rows
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.input_figures import kind_of, rows_and_bytes
+from tnctl.evaluation.input_sources import shuffled_together
+from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
+from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
+from tnctl.model.layout import Layout
+from tnctl.model.table_figures import table_figures
+from tnctl.schema import Conf
+from tnctl.tables import columns as c_columns
+
+# Logits that are kept at a time: for more inputs, the data is read again.
+FLOATS_KEPT = 1 << 28
+MEASURED_SPLITS = ("validation", "test")  # the first that is given
+SHUFFLES = 0x73687566666C6573  # "shuffles", so that training draws no order like these
+
+
+@dataclass(frozen=True)
+class InputImportance:
+    """The metric with an input shuffled, what is lost by it, and the rows and bytes that it has.
+
+    Rows and bytes are None of an input without rows.
+    """
+
+    name: str
+    kind: str
+    metric: float
+    loss: float
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Every input's importance by `metric`, the greatest first; `whole` is with none shuffled."""
+
+    split: str
+    examples: int
+    metric: str
+    whole: float
+    inputs: list[InputImportance]
+
+
+def permutation_importance(
+    inference: Inference, conf: Conf, split: str, limit: int | None = None
+) -> Importance:
+    """Score a split with each slot and numeric input shuffled in turn, in few passes over the data.
+
+    `limit` takes only that many rows, the first. A shuffled input has in each row what it has in
+    another row of the same window (data.window), and so have the inputs made of it
+    (`shuffled_together`); all others keep what they have. The order is drawn from conf.seed, and is
+    the same for every input and for any number of workers. The metric is the first of the main
+    head's AUC, logloss and mean squared error that these examples define: of one class there is no
+    AUC, and with train.loss=mse no logloss.
+    """
+    model, layout = inference.model, inference.model.layout
+    examples = score(inference, conf, split, limit).of_head(0)
+    metric, whole = _defined(examples)
+    together = shuffled_together(model.conf, [*layout.slots, *layout.numeric])
+    groups = list(dict.fromkeys(together.values()))
+    at_a_time = max(1, FLOATS_KEPT // max(len(examples.labels), 1))
+    values: dict[frozenset[str], float] = {}
+    for start in range(0, len(groups), at_a_time):
+        chunk = groups[start : start + at_a_time]
+        of_chunk = _logits_shuffled(inference, conf, split, chunk, limit)
+        for group, logits in zip(chunk, of_chunk, strict=True):
+            values[group] = metric.value(replace(examples, logits=logits))
+    sign = 1 if metric.greater_is_better else -1
+    costs = rows_and_bytes(model, table_figures(model))
+    inputs = [
+        InputImportance(
+            name,
+            kind_of(layout, name),
+            values[group],
+            sign * (whole - values[group]),
+            *costs.get(name, (None, None)),
+        )
+        for name, group in together.items()
+    ]
+    inputs.sort(key=lambda of_input: (-of_input.loss, of_input.name))
+    return Importance(split, len(examples.labels), metric.name, whole, inputs)
+
+
+def _defined(examples: HeadExamples) -> tuple[Metric, float]:
+    """The metric by which inputs are compared on these examples, and its value as they are."""
+    for metric in map(METRICS.__getitem__, ("auc", "logloss", "mse")):
+        if metric.exists(examples) and (value := metric.value(examples)) is not None:
+            return metric, value
+    raise AssertionError("there is always a mean squared error")
+
+
+def _logits_shuffled(
+    inference: Inference,
+    conf: Conf,
+    split: str,
+    groups: Sequence[AbstractSet[str]],
+    limit: int | None,
+) -> list[NDArray[np.float32]]:
+    """The main head's logits of a split with some inputs shuffled: float32 [n] for each group."""
+    [(_, main_head, _), *_] = labelled_heads(inference.model)
+    layout = inference.model.layout
+    parts: list[list[NDArray[np.float32]]] = [[] for _ in groups]
+    with unshuffled(conf, inference.model, split, limit) as ahead:
+        for batch, donor in _with_donors(ahead, conf):
+            for names, logits_of_batches in zip(groups, parts, strict=True):
+                logits = inference(exchanged(batch, donor, layout, names))[:, main_head]
+                # A copy: a view would keep the logits of all heads in memory.
+                logits_of_batches.append(logits.copy())
+    return [np.concatenate(logits_of_batches) for logits_of_batches in parts]
+
+
+def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Batch]]:
+    """Every batch, and the rows of its window whose values its rows get, drawn without repeats."""
+    size = window_rows(conf.data.window, conf.train.batch_size)
+    for number, window in enumerate(_windows(ahead, size)):
+        in_file_order = np.arange(window.rows, dtype=np.uint32)
+        drawn = c_columns.permutation(conf.seed, SHUFFLES, number, window.rows)
+        yield from zip(
+            batches(window, in_file_order, conf.train.batch_size),
+            batches(window, drawn, conf.train.batch_size),
+            strict=True,
+        )
+
+
+def _windows(ahead: Iterator[Batch], size: int) -> Iterator[Batch]:
+    """Batches joined to windows of `size` rows, a multiple of theirs; the last may have fewer."""
+    parts: list[Batch] = []
+    for batch in ahead:
+        parts.append(batch)
+        if sum(part.rows for part in parts) >= size:
+            yield joined(parts)
+            parts = []
+    if parts:
+        yield joined(parts)
+
+
+def exchanged(batch: Batch, donor: Batch, layout: Layout, names: AbstractSet[str]) -> Batch:
+    """A batch whose rows have some inputs from the rows of `donor`, which has as many."""
+    changed = replace(
+        batch,
+        ids=[*batch.ids],
+        offsets=[*batch.offsets],
+        weights=[*batch.weights],
+        numeric=batch.numeric.copy(),
+    )
+    for name in names & layout.numeric.keys():
+        column, width = layout.numeric_columns[name]
+        of_input = slice(column - layout.numeric_at, column - layout.numeric_at + width)
+        changed.numeric[:, of_input] = donor.numeric[:, of_input]
+    for number, table in enumerate(layout.tables):
+        if names.isdisjoint(table.slots):
+            continue
+        moved = np.repeat([slot in names for slot in table.slots], table.spreads)
+        _exchange_cells(changed, donor, number, np.tile(moved, batch.rows))
+    return changed
+
+
+def _exchange_cells(changed: Batch, donor: Batch, number: int, moved: NDArray[np.bool_]) -> None:
+    """Put the donor's ids and weights into those cells of a table that are `moved` [cells]."""
+    kept, given = np.diff(changed.offsets[number]), np.diff(donor.offsets[number])
+    lengths = np.where(moved, given, kept)
+    # Of all ids: which of the batch are kept, which of the donor are taken, where these come.
+    stays, taken = np.repeat(~moved, kept), np.repeat(moved, given)
+    places = np.repeat(moved, lengths)
+
+    def mixed(of_batch: NDArray[Any], of_donor: NDArray[Any]) -> NDArray[Any]:
+        result = np.empty(len(places), of_batch.dtype)
+        result[places], result[~places] = of_donor[taken], of_batch[stays]
+        return result
+
+    weights, donor_weights = changed.weights[number], donor.weights[number]
+    changed.ids[number] = mixed(changed.ids[number], donor.ids[number])
+    if weights is not None and donor_weights is not None:
+        changed.weights[number] = mixed(weights, donor_weights)
+    changed.offsets[number] = np.append(0, np.cumsum(lengths)).astype(np.uint32)
