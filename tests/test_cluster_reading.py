@@ -298,7 +298,7 @@ def test_commands_on_ray_do_what_one_process_does(folder, tmp_path):
         copy_of_run(folder, tmp_path / name)
     for command in READINGS:
         alone = run_process(*command, cwd=tmp_path / "alone")
-        keys = ["cluster=ray", "cluster.workers=2", "cluster.timeout=60"]
+        keys = ["cluster=ray", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
         together = run_process(*command, *keys, cwd=tmp_path / "together")
         assert together.code == 0 and together.out == alone.out, together.err
     written = [(tmp_path / name / "predictions.csv") for name in ("alone", "together")]

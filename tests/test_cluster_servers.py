@@ -29,7 +29,7 @@ from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0 import cluster_workers
 from tnctl.cluster.rank_0.reading_together import ClusterReaders
 from tnctl.cluster.workers.server import RowServer
-from tnctl.errors import Failure, Stopped, UserError
+from tnctl.errors import Failure, Stopped
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.tables import DenseTable, Optimizer, Pool
 from tnctl.training.training_run import train
@@ -215,11 +215,6 @@ def test_the_model_of_a_checkpoint_is_read(workspace, monkeypatch):
 
 
 # ---- Processes -------------------------------------------------------------------
-
-
-def test_what_servers_cannot_do_is_refused(workspace, monkeypatch):
-    with pytest.raises(UserError, match=r"cluster\.servers is for cluster=local and"):
-        conf_of(workspace, monkeypatch, "cluster=ray", "cluster.servers=1")
 
 
 def test_a_failure_of_a_server_names_it(parts, monkeypatch):

@@ -1,5 +1,6 @@
 """`tnctl train cluster=ray` with a Ray of this machine, whose processes are killed."""
 
+import json
 import os
 import re
 import signal
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import cluster_commands
 import pytest
+import real_faults
 from cluster_commands import Training, state_of, trained_once
 from test_cluster_faults import is_locked
+from tls_files import make_authority, make_certificate
 
 pytestmark = pytest.mark.ray
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
@@ -146,3 +149,34 @@ def test_nothing_outlives_the_command(parts):
     with RayTraining(parts) as training:
         assert training.supervisor.wait(timeout=240) == 0, training.said
     assert trained_once(training.run)
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_a_server_that_is_killed_and_encrypted_connections(parts):
+    make_authority(parts)
+    make_certificate(parts, "worker")
+    settings = ["cluster.mode=hybrid", "cluster.servers=1", "cluster.workers=2"]
+    for key, name in (
+        ("certificate", "worker.pem"), ("key", "worker.key"), ("authority", "authority.pem"),
+    ):  # fmt: skip
+        settings.append(f"cluster.tls.{key}={parts / name}")
+    real_faults.number_rows(parts)
+    with RayTraining(parts, *settings, *real_faults.KEEP_SHOWS, timeout=30) as training:
+        training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
+        tree = training.tree()
+        names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in training.workers()}
+        [server] = [pid for pid, name in names.items() if name.startswith("tnctl server 2")]
+        os.kill(server, signal.SIGKILL)
+        training.until(lambda: training.said.count("resuming from") == 1)
+        tree |= training.tree()
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
+    assert training.said.count(AGAIN) == 1 and "Traceback" not in training.said
+    real_faults.check_rows(training.run)
+    lines = map(json.loads, (training.run / "log.jsonl").read_text().splitlines())
+    assert any('"role": "server"' in json.dumps(line) for line in lines)
+    log = (training.run / "workers/server-0.log").read_text()
+    assert log.count("== workers started, generation") == 2
+    all_end(tree)

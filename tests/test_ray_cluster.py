@@ -1,6 +1,7 @@
 """`cluster=ray` on a cluster of several nodes, here raylets of this machine; what it is told."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import cluster_commands
+import numpy as np
 import pytest
 from cluster_commands import trained_once
 from conftest import CONF
@@ -192,6 +194,38 @@ def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
     assert trained_once(training.run, epochs=25) and "Traceback" not in training.said
 
 
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
+def test_with_fewer_workers_a_server_stays_and_its_loss_is_one(parts):
+    settings = ["cluster.workers=2", "cluster.min_workers=1", "cluster.patience=8"]
+    settings += ["cluster.servers=1", "cluster.mode=async"]
+    with (
+        nodes_of_ray(3) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training,
+    ):
+        training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
+        pids = processes_below(nodes["raylets"])["worker"]
+        [index] = [index for index, pid in pids.items() if name_of(pid) == "tnctl worker 1"]
+        os.kill(nodes["raylets"][index], signal.SIGKILL)
+        training.until(lambda: training.said.count("resuming from") == 1)
+        training.until(lambda: len(training.workers()) == 2)
+        # With one worker less the rank of the server is another.
+        [server] = [pid for pid in training.workers() if name_of(pid) == "tnctl server 1"]
+        os.kill(server, signal.SIGKILL)
+        assert training.supervisor.wait(timeout=240) == 0, training.said
+    assert (
+        "Ray has placed 1 of 2 workers: all start with 1 (cluster.min_workers=1)" in training.said
+    )
+    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
+    assert workers_recorded(training.run) == [2, 1]
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+def name_of(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 # Put before all modules of a worker: kills its node at its first call of a method, once there is
 # a checkpoint.
 AT_A_CALL = """
@@ -279,6 +313,30 @@ def test_without_its_head_a_run_ends_and_the_same_command_resumes(parts):
 ])  # fmt: skip
 def test_cpus_of_each_worker(nodes, workers, cpus):
     assert cpus_of_each(nodes, workers) == cpus
+
+
+@pytest.mark.parametrize(("nodes", "workers", "servers", "cpus"), [
+    ([8, 8], 2, 2, 7), ([8, 8], 2, 1, 7), ([8, 8, 8], 2, 2, 8), ([16, 2], 1, 2, 16),
+    ([8], 2, 2, 3), ([2], 1, 1, 1), ([1], 2, 2, 1),
+])  # fmt: skip
+def test_cpus_of_each_worker_beside_servers(nodes, workers, servers, cpus):
+    assert cpus_of_each(nodes, workers, servers) == cpus
+
+
+@pytest.mark.parametrize(("nodes", "workers", "servers"), [
+    ([8, 8], 2, 2), ([8, 8, 8, 8], 3, 4), ([5, 8], 3, 3), ([9], 2, 5), ([4, 4, 4], 5, 7),
+    ([2, 2], 2, 0),
+])  # fmt: skip
+def test_cpus_of_each_worker_wherever_servers_are(nodes, workers, servers):
+    def has_room(cpus):
+        for each in itertools.product(range(len(nodes)), repeat=servers):
+            left = np.subtract(nodes, [each.count(node) for node in range(len(nodes))])
+            if left.min() >= 0 and (left // cpus).sum() < workers:
+                return False
+        return True
+
+    cpus = cpus_of_each(nodes, workers, servers, at_once=False)
+    assert not has_room(cpus + 1) and (cpus == 1 or has_room(cpus))
 
 
 def test_workers_of_a_node_share_no_cpus():

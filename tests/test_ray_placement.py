@@ -9,8 +9,9 @@ from conftest import CONF
 
 from tnctl.launch import ray_placement
 from tnctl.launch.ray_actor import Place
-from tnctl.launch.ray_messages import Connect
+from tnctl.launch.ray_messages import Began, Connect, Written
 from tnctl.launch.ray_placement import Placement, seconds_until_ended
+from tnctl.launch.ray_processes import RayProcesses
 from tnctl.schema import Cluster
 from tnctl.training.run_log import Log
 from tnctl.training.training_run import record_workers
@@ -33,17 +34,27 @@ class Actor:
         self.place = Remote()
 
 
-def placement(workers, min_workers, patience):
-    """A placement, its actors, and the lines that it says."""
+class Groups:
+    """Instead of Ray: it has placed all that it is asked for."""
+
+    def __init__(self):
+        self.requests = []
+
+    def request(self, cpus):
+        self.requests.append(list(cpus))
+        return [Actor() for _ in cpus]
+
+
+def placement(workers, min_workers, patience, servers=0, cpus=1):
+    """A placement, the method `place` of each actor, and the lines that it says."""
     lines = []
     connect = Connect(
-        address="auto", temporary="", workers=workers, min_workers=min_workers,
-        patience=patience, cpus=1, silence=4,
+        address="auto", temporary="", workers=workers, servers=servers, min_workers=min_workers,
+        patience=patience, cpus=cpus, silence=4,
     )  # fmt: skip
     placed = Placement(connect, lines.append)
-    placed._cpus = 1
-    placed._actors = [Actor() for _ in range(workers)]
-    return placed, [actor.place for actor in placed._actors], lines
+    placed.request(cpus, Groups())
+    return placed, [placed.actor(index).place for index in range(workers + servers)], lines
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +96,70 @@ def test_fewer_than_allowed_are_waited_for(monkeypatch):
     assert list(asyncio.run(place_one_later())) == [1, 2]
     waiting = "waiting for Ray, which has not placed 2 of 3 workers (CPUs of each: 1)"
     assert lines[0].startswith(waiting) and len(lines) == 2
+
+
+def requests(workers, servers, min_workers, address="auto", cpus=4):
+    """The CPUs of the groups that Ray is asked for."""
+    connect = Connect(
+        address=address, temporary="", workers=workers, servers=servers, min_workers=min_workers,
+        patience=9, cpus=cpus, silence=4,
+    )  # fmt: skip
+    groups = Groups()
+    Placement(connect, print).request(cpus, groups)
+    return groups.requests
+
+
+def test_servers_are_placed_together_with_the_workers_that_there_must_be():
+    assert requests(3, 2, 3) == [[4, 4, 4, 1, 1]]
+    assert requests(3, 2, 1) == [[4, 1, 1], [4], [4]]
+    assert requests(3, 0, 2) == [[4, 4], [4]]
+    assert requests(2, 1, 2, address=None, cpus=None) == [[1, 1, 1]]
+
+
+def test_a_server_is_never_left_out(monkeypatch):
+    monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
+    placed, actors, lines = placement(3, 1, patience=0.01, servers=2, cpus=4)
+    actors[0].node = actors[4].node = None
+
+    async def place_the_server_later():
+        places = asyncio.ensure_future(placed.places())
+        await asyncio.sleep(0.2)
+        assert not places.done()
+        actors[4].node = "c"
+        return await places
+
+    assert list(asyncio.run(place_the_server_later())) == [1, 2, 3, 4]
+    assert lines == [
+        "waiting for Ray, which has not placed 1 of 3 workers and 1 of 2 servers (CPUs of each "
+        "worker: 4, of each server: 1): `ray status` shows what it has",
+        "Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=1)",
+    ]
+
+
+def test_servers_may_use_all_cpus_of_their_node():
+    def place(node):
+        return Place(actor="", node=node, address="", cpus=tuple(range(8)))
+
+    placed, _, _ = placement(3, 1, 9, servers=2, cpus=4)
+    everything = tuple(range(8))
+    # One of the workers was left out.
+    shares = placed.shares([place("a"), place("a"), place("a"), place("b")])
+    assert shares == {0: (0, 1, 2, 3), 1: (4, 5, 6, 7), 2: everything, 3: everything}
+
+
+def test_logs_and_names_are_those_of_the_workers_that_are_placed(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    logs = [tmp_path / f"{name}.log" for name in ("w0", "w1", "w2", "s0", "s1")]
+    cluster = Cluster(start="ray", workers=3, servers=2, min_workers=1)
+    processes = RayProcesses(logs, tmp_path / "ray.log", cluster)
+    assert processes.logs == logs and processes.membership.name(3) == "server 0"
+    processes._take(Began(2))
+    assert processes.logs == [*logs[:2], *logs[3:]]
+    assert [processes.membership.name(rank) for rank in (1, 2, 3)] == [
+        "worker 1", "server 0", "server 1",
+    ]  # fmt: skip
+    processes._take(Written(2, b"of server 0\n"))
+    assert logs[3].read_text().endswith("of server 0\n") and not logs[2].exists()
 
 
 def test_workers_of_lost_nodes_are_given_time_to_end():

@@ -16,6 +16,7 @@ import pytest
 from cluster_commands import lives
 
 from tnctl.cluster.joining.assignment import LOST
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cpu_shares import shares
 from tnctl.errors import Failure, Stopped
 from tnctl.launch import supervisor as supervisor_module
@@ -290,6 +291,7 @@ class NothingPlaced:
     """Processes that no machine is there for."""
 
     name, first, has_begun, logs = "train", 0, False, ()
+    membership = Membership(2)
 
     def __init__(self):
         self.signals = []

@@ -61,7 +61,6 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
             LocalProcesses(logs, silence, place=place, program=program),
             restarts=conf.cluster.restarts,
             lost_code=LOST,
-            membership=membership,
         ).run()
 
 

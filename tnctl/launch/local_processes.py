@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOOPBACK, Address, Assignment
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cpu_shares import shares
 from tnctl.launch.forked_process import Program
 from tnctl.launch.supervisor import TRAIN
@@ -82,6 +83,7 @@ class LocalProcesses:
             workers=len(logs) - servers, servers=servers, token=secrets.token_urlsafe(32)
         )
         self.first, self.has_begun = self._place.first, True
+        self.membership = Membership(self._place.workers, self._place.servers)
         self._workers: list[WorkerProcess] = []
         self._codes: dict[int, int] = {}
         self._causes: dict[int, str] = {}

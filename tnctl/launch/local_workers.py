@@ -58,13 +58,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
 
     with started(conf.cluster, conf.output, overwrite, program) as processes:
         newest = partial(newest_checkpoint, conf.output)
-        return Supervisor(
-            task,
-            newest,
-            processes,
-            restarts=conf.cluster.restarts,
-            membership=membership_of(conf.cluster),
-        ).run()
+        return Supervisor(task, newest, processes, restarts=conf.cluster.restarts).run()
 
 
 @contextmanager

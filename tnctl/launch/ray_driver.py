@@ -24,7 +24,13 @@ from tnctl.cluster.joining.assignment import end_with
 from tnctl.errors import quoted
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import LEASE_SECONDS, Place
-from tnctl.launch.ray_placement import Placement, cpus_of_each, hosts_of, seconds_until_ended
+from tnctl.launch.ray_placement import (
+    ActorGroups,
+    Placement,
+    cpus_of_each,
+    hosts_of,
+    seconds_until_ended,
+)
 
 OBJECT_STORE_BYTES = 80 << 20  # near the least that Ray takes; nothing is kept in it
 # Seconds in which the head of Ray must answer: of a Ray on this machine, and of another.
@@ -56,28 +62,30 @@ class Driver:
     # ---- Ray ----------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Start or join Ray, and have it place an actor for each worker."""
+        """Start or join Ray, and have it place an actor for each worker and server."""
         import ray
 
-        workers, cpus = self._connect.workers, self._connect.cpus
-        if self._connect.address is None:
+        connect, cpus = self._connect, self._connect.cpus
+        if connect.address is None:
             ray.init(
                 address="local",
-                num_cpus=workers,
+                num_cpus=connect.workers + connect.servers,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 log_to_driver=False,
-                _temp_dir=self._connect.temporary,
+                _temp_dir=connect.temporary,
             )
         else:
-            _require_listener(self._connect.address)
-            ray.init(address=self._connect.address, log_to_driver=False)
+            _require_listener(connect.address)
+            ray.init(address=connect.address, log_to_driver=False)
             nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
-            cpus = cpus or cpus_of_each(map(int, nodes), workers)
+            at_once = connect.min_workers == connect.workers
+            processes = connect.workers, connect.servers
+            cpus = cpus or cpus_of_each(map(int, nodes), *processes, at_once=at_once)
         # A system may send it to all processes: rank 0 saves, and needs its supervisor.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        self._placement.request(cpus, self._lease, self._connect.silence)
+        self._placement.request(cpus, ActorGroups(self._lease, connect.silence))
 
     async def watch_head(self) -> None:
         """End this process when the head of Ray does not answer any more.
@@ -151,18 +159,19 @@ class Driver:
         self._actors = [self._placement.actor(index) for index in self._placed]
         self._places = list(self._placed.values())
         self._hosts, cpus = hosts_of(self._places), self._placement.shares(self._places)
-        workers = len(self._places)
+        ranks = range(len(self._places))
+        workers = len(ranks) - self._connect.servers
         self._send(messages.Began(workers))
         conf = start.task["conf"]
         cluster = conf["cluster"] | {"workers": workers}
         task = start.task | {"conf": conf | {"cluster": cluster}}
         self._heard = {place.actor: time.monotonic() for place in self._places}
         starts = []
-        for rank in range(workers):
+        for rank in ranks:
             values = {
                 "token": start.token,
                 "rank": rank,
-                "ranks": workers,
+                "ranks": len(ranks),
                 "generation": start.generation,
                 "host": self._hosts[rank],
                 "cpus": cpus[rank],
@@ -177,7 +186,7 @@ class Driver:
                 return
         self._is_started = True
         self._pass_signals()
-        await asyncio.gather(*map(self._watch, range(workers)))
+        await asyncio.gather(*map(self._watch, ranks))
 
     async def _watch(self, rank: int) -> None:
         """Pass on what happens to a worker until it has ended."""

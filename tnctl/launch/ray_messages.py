@@ -13,6 +13,7 @@ class Connect:
     address: str | None  # as in RAY_ADDRESS; None: a Ray is started on this machine
     temporary: str  # a folder for the files of a Ray that is started
     workers: int
+    servers: int  # dedicated ones, beside the workers
     min_workers: int  # with which a run may do when Ray cannot place all within `patience` seconds
     patience: float
     cpus: int | None  # of each worker, None: as many as are there for all
@@ -67,7 +68,7 @@ class Connected:
 
 @dataclass(frozen=True)
 class Began:
-    """So many workers are started, with ranks from 0 on."""
+    """So many workers are started, with ranks from 0 on, and all dedicated servers."""
 
     workers: int
 

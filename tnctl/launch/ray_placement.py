@@ -1,13 +1,15 @@
-"""Where Ray places the workers of a run: their actors, the nodes of these, and the CPUs of each."""
+"""Where Ray places workers and servers: their actors, the nodes of these, the CPUs of each."""
 
 import asyncio
+import itertools
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Protocol
 
 from tnctl.cluster.joining.assignment import LOOPBACK
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cpu_shares import shares
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import Place, WorkerActor
@@ -15,48 +17,34 @@ from tnctl.launch.ray_actor import Place, WorkerActor
 NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
 NEXT_NOTE_SECONDS = 60.0
 RETURN_SECONDS = 0.5  # for the answers of workers that were left out, and may be placed by now
+CPUS_OF_SERVER = 1  # that Ray reserves: it works while the workers wait
 LONGEST_WAIT = 1.0  # seconds between looks at the time
 
 
-class Placement:
-    """An actor for each worker, of which those that Ray has placed take part in a generation.
+class Groups(Protocol):
+    """Actors that Ray is asked for."""
 
-    With `min_workers` a generation begins with fewer workers when Ray has not placed all of them
-    within `patience`. An actor that was left out is not waited for again; it takes part from the
-    first generation on at whose start Ray has placed it.
-    """
+    def request(self, cpus: Sequence[int]) -> list[Any]:
+        """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
 
-    def __init__(self, connect: messages.Connect, say: Callable[[str], None]) -> None:
-        self._is_own = connect.address is None
-        self._workers, self._min = connect.workers, connect.min_workers
-        self._patience, self._say = connect.patience, say
-        self._cpus: int | None = None
-        self._actors: list[Any] = []
-        self._members: set[int] = set(range(connect.workers))
 
-    def request(self, cpus: int | None, lease: float, silence: float) -> None:
-        """Ask Ray for the actors, each with so many CPUs; the caller is connected.
+class ActorGroups:
+    """The actors of a connection to Ray, in placement groups."""
 
-        A Ray of the command itself counts one CPU for each actor. Without `cpus` the workers of a
-        node share its CPUs.
-        """
+    def __init__(self, lease: float, silence: float) -> None:
+        """`lease` and `silence` are those of a WorkerActor."""
+        self._arguments = lease, silence
+
+    def request(self, cpus: Sequence[int]) -> list[Any]:
+        """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
         import ray
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self._cpus = cpus
-        reserved = 1 if self._is_own or cpus is None else cpus
-        bundle = {"CPU": reserved}
-        # All workers that there must be are placed, or none: two runs with a part of theirs would
-        # wait for each other for ever.
-        groups = [placement_group([bundle] * self._min, strategy="SPREAD")]
-        groups += [
-            placement_group([bundle], strategy="SPREAD") for _ in range(self._min, self._workers)
-        ]
-        bundles = [(groups[0], index) for index in range(self._min)]
-        bundles += [(group, 0) for group in groups[1:]]
+        group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
         actor_class = ray.remote(WorkerActor)
-        for group, index in bundles:
+        actors = []
+        for index, reserved in enumerate(cpus):
             options = {
                 "num_cpus": reserved,
                 "max_restarts": -1,
@@ -65,7 +53,46 @@ class Placement:
                     placement_group=group, placement_group_bundle_index=index
                 ),
             }
-            self._actors.append(actor_class.options(**options).remote(lease, silence))
+            actors.append(actor_class.options(**options).remote(*self._arguments))
+        return actors
+
+
+class Placement:
+    """An actor for each worker and dedicated server, by its rank when Ray has placed all of them.
+
+    With `min_workers` a generation begins with fewer workers when Ray has not placed all of them
+    within `patience`. An actor that was left out is not waited for again; it takes part from the
+    first generation on at whose start Ray has placed it. Servers are never left out.
+    """
+
+    def __init__(self, connect: messages.Connect, say: Callable[[str], None]) -> None:
+        self._is_own = connect.address is None
+        self._workers, self._min = connect.workers, connect.min_workers
+        self._membership = Membership(connect.workers, connect.servers)
+        self._patience, self._say = connect.patience, say
+        self._cpus: int | None = None
+        self._actors: dict[int, Any] = {}
+        self._members: set[int] = set(range(self._membership.size))
+
+    def request(self, cpus: int | None, groups: Groups) -> None:
+        """Ask Ray for the actors, those of workers each with so many CPUs; the caller is connected.
+
+        A Ray of the command itself counts one CPU for each actor. Without `cpus` the workers of a
+        node share its CPUs.
+        """
+        self._cpus = cpus
+        # All that there must be are placed, or none: two runs with a part of theirs would wait for
+        # each other for ever.
+        required = [*range(self._min), *range(self._workers, self._membership.size)]
+        for indices in (required, *([index] for index in range(self._min, self._workers))):
+            actors = groups.request([self._reserved(index) for index in indices])
+            self._actors |= zip(indices, actors, strict=True)
+
+    def _reserved(self, index: int) -> int:
+        """The CPUs that Ray reserves for an actor."""
+        if self._membership.is_server(index):
+            return CPUS_OF_SERVER
+        return 1 if self._is_own or self._cpus is None else self._cpus
 
     def actor(self, index: int) -> Any:
         return self._actors[index]
@@ -75,67 +102,102 @@ class Placement:
 
         Says when that takes long, and when there are more or fewer of them than before.
         """
-        answers = [asyncio.ensure_future(actor.place.remote()) for actor in self._actors]
-        await self._wait([answers[index] for index in sorted(self._members)])
-        left_out = [answer for answer in answers if not answer.done()]
+        answers = {
+            index: asyncio.ensure_future(self._actors[index].place.remote())
+            for index in sorted(self._actors)
+        }
+        await self._wait({index: answers[index] for index in sorted(self._members)})
+        left_out = [answer for answer in answers.values() if not answer.done()]
         if left_out:
             await asyncio.wait(left_out, timeout=RETURN_SECONDS)
-        for answer in answers:
-            if not answer.done():
-                answer.cancel()
-        places = {
-            index: answer.result()
-            for index, answer in enumerate(answers)
-            if answer.done() and not answer.cancelled()
-        }
+        places = {index: answer.result() for index, answer in answers.items() if answer.done()}
+        for answer in answers.values():
+            answer.cancel()
         if len(places) != len(self._members):
+            workers = len(places) - self._membership.servers
             self._say(
-                f"Ray has placed {len(places)} of {self._workers} workers: all start with "
-                f"{len(places)} (cluster.min_workers={self._min})"
+                f"Ray has placed {workers} of {self._workers} workers: all start with "
+                f"{workers} (cluster.min_workers={self._min})"
             )
         self._members = set(places)
         return places
 
-    async def _wait(self, answers: Sequence[asyncio.Future[Place]]) -> None:
-        """Wait for all of them; after `patience` for at least `min_workers`."""
+    async def _wait(self, answers: Mapping[int, asyncio.Future[Place]]) -> None:
+        """Wait for all of them; after `patience` for all servers and `min_workers`."""
         begin = time.monotonic()
         next_note = NOTE_SECONDS
-        while missing := sum(not answer.done() for answer in answers):
+        while missing := {index for index, answer in answers.items() if not answer.done()}:
             seconds = time.monotonic() - begin
-            if seconds >= self._patience and len(answers) - missing >= self._min:
+            if seconds >= self._patience and self._is_enough(answers.keys() - missing):
                 return
             if seconds >= next_note:
-                self._say(self._waiting(missing, len(answers)))
+                self._say(self._waiting(missing, len(answers) - self._membership.servers))
                 next_note = seconds + NEXT_NOTE_SECONDS
             waits = [next_note, self._patience] if self._patience > seconds else [next_note]
             timeout = min(LONGEST_WAIT, *(limit - seconds for limit in waits))
-            await asyncio.wait(answers, timeout=timeout)
+            await asyncio.wait(answers.values(), timeout=timeout)
 
-    def _waiting(self, missing: int, workers: int) -> str:
-        line = f"waiting for Ray, which has not placed {missing} of {workers} workers"
+    def _is_enough(self, placed: Set[int]) -> bool:
+        """Whether a generation may begin with these actors."""
+        servers = sum(map(self._membership.is_server, placed))
+        return servers == self._membership.servers and len(placed) - servers >= self._min
+
+    def _waiting(self, missing: Set[int], workers: int) -> str:
+        """The line about actors that are not placed, of all servers and so many workers."""
+        servers = sum(map(self._membership.is_server, missing))
+        kinds = {"workers": (len(missing) - servers, workers)}
+        kinds["servers"] = servers, self._membership.servers
+        words = [f"{count} of {of} {kind}" for kind, (count, of) in kinds.items() if count]
+        line = f"waiting for Ray, which has not placed {' and '.join(words)}"
         if not self._is_own:
-            line += f" (CPUs of each: {self._cpus}): `ray status` shows what it has"
+            cpus = f"CPUs of each: {self._cpus}"
+            if self._membership.servers:
+                cpus = f"CPUs of each worker: {self._cpus}, of each server: {CPUS_OF_SERVER}"
+            line += f" ({cpus}): `ray status` shows what it has"
         return line
 
     def shares(self, places: Sequence[Place]) -> dict[int, tuple[int, ...]]:
-        """The CPUs of each rank, with the places in the order of the ranks."""
+        """The CPUs of each rank, with the places in the order of the ranks.
+
+        Workers of a node share its CPUs; servers may use all, for they work in turns.
+        """
+        workers = len(places) - self._membership.servers
+        cpus = {rank: place.cpus for rank, place in enumerate(places) if rank >= workers}
         ranks_of_node: dict[str, list[int]] = defaultdict(list)
-        for rank, place in enumerate(places):
+        for rank, place in enumerate(places[:workers]):
             ranks_of_node[place.node].append(rank)
-        cpus: dict[int, tuple[int, ...]] = {}
         for ranks in ranks_of_node.values():
             on_node = cpus_on_node(places[ranks[0]].cpus, len(ranks), self._cpus)
             cpus.update(zip(ranks, on_node, strict=True))
         return cpus
 
 
-def cpus_of_each(nodes: Iterable[int], workers: int) -> int:
-    """How many CPUs each worker can have on nodes with so many: at least 1."""
+def cpus_of_each(
+    nodes: Iterable[int], workers: int, servers: int = 0, *, at_once: bool = True
+) -> int:
+    """How many CPUs each worker can have on nodes with so many, beside servers: at least 1.
+
+    `at_once` says that Ray places all in one group; else servers may be placed before workers.
+    """
     counts = list(nodes)
     for cpus in range(max(counts, default=1), 1, -1):
-        if sum(count // cpus for count in counts) >= workers:
+        if at_once:  # the largest first: servers take what is left
+            left = sum(counts) - cpus * workers
+            has_room = sum(count // cpus for count in counts) >= workers and left >= servers
+        else:
+            has_room = _least_room(counts, cpus, servers) >= workers
+        if has_room:
             return cpus
     return 1
+
+
+def _least_room(nodes: Sequence[int], cpus: int, servers: int) -> int:
+    """For how many workers of so many CPUs nodes have room, wherever their servers are."""
+    # The servers that it takes until a node has room for one worker less; each further, `cpus`.
+    costs = sorted(count % cpus + 1 for count in nodes if count >= cpus)
+    fewer = sum(total <= servers for total in itertools.accumulate(costs))
+    left = servers - sum(costs[:fewer])
+    return sum(count // cpus for count in nodes) - fewer - left // cpus
 
 
 def cpus_on_node(cpus: Sequence[int], workers: int, of_each: int | None) -> list[tuple[int, ...]]:

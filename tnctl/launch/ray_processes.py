@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tnctl.cluster.joining.liveness import SILENCE
+from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.supervisor import TRAIN
@@ -55,7 +56,10 @@ def address_of_ray(variable: str | None) -> str | None:
 
 
 class RayProcesses:
-    """One process for each of the files `logs`, which its output is appended to."""
+    """One process for each of the files `logs`, which its output is appended to.
+
+    Those of dedicated servers are behind those of all workers.
+    """
 
     first = 0
 
@@ -68,12 +72,13 @@ class RayProcesses:
         """
         self.name, self.has_begun = name, False
         self._logs, self._log, self._cluster = logs, log, cluster
-        self._workers = len(logs)  # of this generation
+        assert cluster.workers is not None
+        self._most = self._workers = cluster.workers  # in all, and of this generation
         self._address = address_of_ray(os.environ.get("RAY_ADDRESS"))
-        there, wanted = len(os.sched_getaffinity(0)), (cluster.cpus or 0) * len(logs)
+        there, wanted = len(os.sched_getaffinity(0)), (cluster.cpus or 0) * self._most
         refuse_if(
-            self._address is None and wanted > max(there, len(logs)),
-            f"cluster.cpus={cluster.cpus} for {len(logs)} workers are {wanted} CPUs, and this "
+            self._address is None and wanted > max(there, self._most),
+            f"cluster.cpus={cluster.cpus} for {self._most} workers are {wanted} CPUs, and this "
             f"machine has {there}. Leave it out, or name a Ray with RAY_ADDRESS",
         )
         self._token = secrets.token_urlsafe(32)
@@ -86,14 +91,19 @@ class RayProcesses:
 
     @property
     def logs(self) -> Sequence[Path]:
-        """Those of the workers of this generation."""
-        return self._logs[: self._workers]
+        """Those of the workers of this generation, and of the servers."""
+        return [*self._logs[: self._workers], *self._logs[self._most :]]
+
+    @property
+    def membership(self) -> Membership:
+        """The workers of this generation, and the servers."""
+        return Membership(self._workers, self._cluster.servers)
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Have all of them started with the same task, plain values."""
         self._codes, self._causes, self.has_begun = {}, {}, False
         self._requests.clear()
-        self._workers, self._generation = len(self._logs), generation
+        self._workers, self._generation = self._most, generation
         begin_log(self._logs[0], generation)
         self._display = Display(self._logs[0])
         if self._driver is None:
@@ -154,7 +164,7 @@ class RayProcesses:
             assert self._display is not None
             self._display.show(content)
         else:
-            with contextlib.suppress(OSError), self._logs[rank].open("ab") as log:
+            with contextlib.suppress(OSError), self.logs[rank].open("ab") as log:
                 log.write(content)
 
     def _take_end_of_driver(self) -> None:
@@ -250,6 +260,7 @@ class _DriverProcess:
                 address=address,
                 temporary=self._temporary,
                 workers=cluster.workers,
+                servers=cluster.servers,
                 min_workers=cluster.workers if address is None else cluster.fewest,
                 patience=cluster.patience,
                 cpus=cluster.cpus,

@@ -71,7 +71,6 @@ def read(
             processes,
             restarts=conf.cluster.restarts,
             lost_code=LOST if place else 1,
-            membership=membership_of(conf.cluster),
         ).run()
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.members import Problem
-from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
+from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Stopped
 from tnctl.launch.worker_processes import last_lines
 from tnctl.progress import ctrl_z_shows_cursor, say
@@ -48,6 +48,10 @@ class Processes(Protocol):
     @property
     def logs(self) -> Sequence[Path]:
         """The output of each, in the order of the ranks; there may be fewer after a loss."""
+
+    @property
+    def membership(self) -> Membership:
+        """All workers and servers of the cluster; there may be fewer after a loss."""
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Start all of them with the same task, plain values. Raises UserError."""
@@ -79,19 +83,17 @@ class Supervisor:
         *,
         restarts: int = 2,
         lost_code: int = 1,
-        membership: Membership = ONLY_WORKERS,
     ) -> None:
         """`task` makes what the workers of a generation are given, plain values.
 
         `newest` is anything that differs when there is a new checkpoint. Lost workers are started
         again `restarts` times without a new checkpoint in between; then `lost_code` is the exit
-        code. `membership` says which of them are dedicated servers.
+        code.
         """
         self._task, self._newest, self._processes = task, newest, processes
         self._restarts, self._lost_code = restarts, lost_code
         self._first = processes.first
         self._name = processes.name
-        self._called = membership.name
         self._codes: dict[int, int] = {}
         self._signals: list[int] = []
         self._deadline = float("inf")
@@ -174,6 +176,9 @@ class Supervisor:
                 way = f"and nothing is in force that it did not complete. {way}"
             raise Stopped(f"stopped by {signal.Signals(number).name} {way}", 128 + number)
         return LOST if is_lost else None
+
+    def _called(self, rank: int) -> str:
+        return self._processes.membership.name(rank)
 
     def _report_loss(self, losses: int) -> None:
         """Say which workers were lost. Raises UserError after too many losses."""

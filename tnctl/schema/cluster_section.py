@@ -60,7 +60,7 @@ class Cluster(Section):
         0,
         64,
         "dedicated servers: processes that own all rows and dense weights, and compute nothing; "
-        "workers then own none (start=local and env)",
+        "workers then own none",
     )
     min_workers: int | None = number(
         None,
@@ -129,11 +129,6 @@ class Cluster(Section):
     tls: Tls = key(Tls, "encrypted connections between workers")
 
     def check(self) -> None:
-        refuse_if(
-            self.servers and self.start == "ray",
-            "servers is for cluster=local and cluster=env. With cluster=ray leave it out: "
-            "workers own the rows",
-        )
         refuse_if(
             self.start != "env" and self.workers is None,
             "workers=null is for cluster=env. Give cluster.workers=N",
