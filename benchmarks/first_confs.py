@@ -1,10 +1,12 @@
 """What `tnctl init` reaches, beside a conf written by hand, on eleven forms of data.
 
-    python -m benchmarks.first_confs [--rows 30000] [--only NAME]
+    python -m benchmarks.first_confs [--rows 30000] [--seeds 1] [--only NAME …]
 
 Each form has a planted truth and traps (benchmarks/planted_tables.py). Both confs are trained as
 they are, on the same rows and scored on the same fifth of them, and the last column says what share
-of the hand-written conf's AUC above 0.5 the first conf has.
+of the hand-written conf's AUC above 0.5 the first conf has. With several seeds, each has rows and
+first weights of its own, and the table has means with the deviation of the share; the forms take
+turns, so that a slow hour is in all of them.
 """
 
 import argparse
@@ -12,6 +14,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 import tnctl
 from benchmarks import planted_tables, timing
@@ -116,7 +121,7 @@ slots: {age: {ids: quantiles, buckets: 16}, user: {}, item: {missing: value}, se
 
 @dataclass(frozen=True)
 class Form:
-    """A form of data: what writes it (a path, and rows=), its file, and the hand-written conf."""
+    """A form of data: what writes it (a path, rows= and seed=), its file, the hand-written conf."""
 
     write: Callable[..., object]
     file: str
@@ -124,12 +129,12 @@ class Form:
     split: str = SPLIT
 
 
-def days(folder: Path, rows: int) -> None:
+def days(folder: Path, rows: int, seed: int) -> None:
     """One file per day; the rows of the last days are what is scored."""
     folder.mkdir()
     for day in range(DAYS):
         path = folder / f"2026-11-{day + 1:02}.csv"
-        options = {"rows": rows // DAYS, "seed": day, "first_day": day}
+        options = {"rows": rows // DAYS, "seed": DAYS * seed + day, "first_day": day}
         planted_tables.log_with_semicolons(path, **options)
 
 
@@ -151,26 +156,38 @@ FORMS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=30_000)
-    parser.add_argument("--only", choices=FORMS, help="one of the forms")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", choices=FORMS, nargs="+", default=list(FORMS))
     given = parser.parse_args()
     shutil.rmtree(OUTPUT, ignore_errors=True)
-    table = [["", "by hand", "first conf", "of its AUC above 0.5"]]
-    for name, form in FORMS.items():
-        if given.only in (None, name):
-            by_hand, first = areas(OUTPUT / name.replace(" ", "-"), form, given.rows)
-            share = (first - 0.5) / (by_hand - 0.5)
-            table.append([name, f"{by_hand:.5f}", f"{first:.5f}", f"{share:.1%}"])
-    print(f"{given.rows:,} rows, AUC on {TEST:.0%} of them\n{timing.table(table)}")
+    reached: dict[str, list[tuple[float, float]]] = {name: [] for name in given.only}
+    for seed in range(given.seeds):
+        for name in given.only:
+            folder = OUTPUT / f"{name.replace(' ', '-')}-{seed}"
+            reached[name].append(areas(folder, FORMS[name], given.rows, seed))
+            by_hand, first = reached[name][-1]
+            print(f"{name}, seed {seed}: {by_hand:.5f} {first:.5f}", flush=True)
+    table = [["", "by hand", "first conf", "of its AUC above 0.5", "deviation"]]
+    table += [row_of(name, np.array(of_seeds)) for name, of_seeds in reached.items()]
+    rows = f"{given.rows:,} rows, {given.seeds} seeds"
+    print(f"{rows}, AUC on {TEST:.0%} of the rows\n{timing.table(table)}")
 
 
-def areas(folder: Path, form: Form, rows: int) -> tuple[float, float]:
+def row_of(name: str, of_seeds: NDArray[np.float64]) -> list[str]:
+    """A row of the table, of AUCs [seeds, by hand and first]."""
+    shares = (of_seeds[:, 1] - 0.5) / (of_seeds[:, 0] - 0.5)
+    deviation = f"{shares.std(ddof=1):.1%}" if len(shares) > 1 else ""
+    return [name, *(f"{area:.5f}" for area in of_seeds.mean(0)), f"{shares.mean():.1%}", deviation]
+
+
+def areas(folder: Path, form: Form, rows: int, seed: int) -> tuple[float, float]:
     """The test AUC of the hand-written conf and of the first one."""
     folder.mkdir(parents=True)
     path = folder / form.file
-    form.write(path, rows=rows)
+    form.write(path, rows=rows, seed=7 + seed)
     first, by_hand = folder / "first.yaml", folder / "hand.yaml"
     first.write_text(first_conf([str(path)], name=first.name).text)
-    train, overrides = str(path), [f"data.split.test={TEST}"]
+    train, overrides = str(path), [f"data.split.test={TEST}", f"seed={seed}"]
     if path.is_dir():  # the first conf keeps the last day for validation, the other one does not
         train = f"{path}/*.csv"
         overrides += [

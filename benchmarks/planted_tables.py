@@ -64,12 +64,12 @@ def log_with_semicolons(path: Path, **options) -> Path:
     return write_lines(path, lines)
 
 
-def criteo_lines(path: Path, rows=ROWS) -> Path:
+def criteo_lines(path: Path, rows=ROWS, seed=3) -> Path:
     """A label, 13 counts with gaps, 26 hashed categories; tabs, no header.
 
     Clicks depend on the first two categories and on the third count.
     """
-    random = np.random.default_rng(3)
+    random = np.random.default_rng(seed)
     lines = []
     for _ in range(rows):
         counts = [
@@ -139,10 +139,10 @@ def orc_table(path: Path, **options) -> Path:
     return path
 
 
-def parquet_with_lists(path: Path, rows=ROWS) -> Path:
+def parquet_with_lists(path: Path, rows=ROWS, seed=7) -> Path:
     """Lists, weights of a list, padded lists, vectors, dictionaries, timestamps, float ids."""
-    t = planted(rows)
-    random = np.random.default_rng(5)
+    t = planted(rows, seed)
+    random = np.random.default_rng(seed - 2)
     padded = [
         [*(int(word[1:]) + 1 for word in words), *[0] * (8 - len(words))] for words in t["history"]
     ]
@@ -165,9 +165,9 @@ def parquet_with_lists(path: Path, rows=ROWS) -> Path:
     return path
 
 
-def libsvm_numbers(path: Path, rows=ROWS) -> Path:
+def libsvm_numbers(path: Path, rows=ROWS, seed=1) -> Path:
     """Labels 1 and -1, twelve numbers, some left out."""
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     lines = []
     for _ in range(rows):
         numbers = random.normal(size=12)
@@ -238,11 +238,11 @@ def text_labels(path: Path, **options) -> Path:
     )
 
 
-def records(path: Path, rows=500) -> Path:
+def records(path: Path, rows=500, seed=7) -> Path:
     """tf.Example with lists of integers, a float and a text."""
     import tensorflow as tf
 
-    t = planted(rows)
+    t = planted(rows, seed)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for k in range(rows):
             lists = {
