@@ -8,6 +8,8 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tnctl
@@ -15,6 +17,7 @@ from tnctl import memory_limits
 from tnctl.data import statistics
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure, UserError
+from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import auc
 from tnctl.memory_limits import Limit
 from tnctl.model import building
@@ -469,3 +472,67 @@ def test_the_metric_that_stops(workspace):
         conf.evaluation.monitor = monitor
         assert boosted_trees._parameters(conf, train, validation)["metric"] == metric
     assert tree_columns.cost(numbered(0, 10)) > 0
+
+
+def test_it_is_recalibrated_as_the_recipe_is(workspace, cli):
+    """Fitted on data.validation, so there the mean prediction is the mean label."""
+    given = ["conf=small.yaml", "recipe=lr", *FEW, "baseline.learning_rate=0.9",
+             "baseline.patience=20"]  # fmt: skip
+    reports = []
+    for recalibrate in ("false", "true"):
+        output = f"output={recalibrate}"
+        done = cli("train", *given, output, f"evaluation.recalibrate={recalibrate}", cwd=workspace)
+        assert done.code == 0, done.err
+        reports.append(read(workspace / recalibrate))
+    plain, fitted = [report["baseline"] for report in reports]
+    assert (
+        "recalibration" not in plain
+        and "slope of" not in (workspace / "false/report.html").read_text()
+    )
+    slopes = [report["slope"] for report in
+              (*reports[1]["recalibration"].values(), fitted["recalibration"])]  # fmt: skip
+    assert 0 < slopes[1] != pytest.approx(1, abs=0.05)
+    for split in ("validation", "test"):
+        assert fitted[split]["auc"] == pytest.approx(plain[split]["auc"], abs=1e-6)
+    assert fitted["validation"]["pctr"] == pytest.approx(fitted["validation"]["ctr"], abs=1e-6)
+    assert fitted["validation"]["logloss"] < plain["validation"]["logloss"] - 1e-4
+    assert fitted["test"]["logloss"] != plain["test"]["logloss"]
+    [line] = [line for line in done.err.splitlines() if line.startswith("slope of recalibration")]
+    assert line.split()[-2:] == [f"{slope:.5g}" for slope in slopes]
+    assert "slope of recalibration" in (workspace / "true/report.html").read_text()
+
+
+def test_a_baseline_that_cannot_be_recalibrated_says_so(workspace, monkeypatch, capsys):
+    conf, model = run_of(workspace, "evaluation.recalibrate=true")
+
+    def fails(_):
+        raise platt_scaling.NoFitError("its logits are all equal")
+
+    monkeypatch.setattr(platt_scaling, "fit", fails)
+    assert baseline_of(conf, model).baseline.recalibration is None
+    words = "the baseline is not recalibrated on data.validation: its logits are all equal"
+    assert words in capsys.readouterr().err
+
+
+def test_ids_tell_the_same_whether_stored_as_integers_or_floats(tmp_path):
+    """An id's effect is drawn for itself alone, so neighbours tell nothing."""
+    random = np.random.default_rng(7)
+    effects, numbers = random.normal(size=600) * 1.5, random.permutation(10**6)[:600]
+    for split, rows in (("train", 12_000), ("validation", 5_000), ("test", 5_000)):
+        users = random.integers(0, 600, rows)
+        clicked = random.random(rows) < 1 / (1 + np.exp(-effects[users]))
+        for kind in (np.int64, np.float64):
+            table = {"user": numbers[users].astype(kind), "label": clicked.astype(int)}
+            pq.write_table(pa.table(table), tmp_path / f"{np.dtype(kind).name}-{split}.parquet")
+    aucs = []
+    for kind, slot in (("int64", "{}"), ("float64", "{ids: quantiles, buckets: 1000}")):
+        (tmp_path / "conf.yaml").write_text(
+            f"defaults: [schema, {{recipe: lr}}, _self_]\nslots: {{user: {slot}}}\n"
+            f"data: {{format: parquet, train: {kind}-train.parquet, test: {kind}-test.parquet, "
+            f"validation: {kind}-validation.parquet, root: {tmp_path}}}\n"
+        )
+        conf = tnctl.compose(tmp_path / "conf.yaml", [f"output={tmp_path}/{kind}", *FEW])
+        model = building.build(conf, statistics.measure(conf))
+        aucs.append(baseline_of(conf, model).baseline.test["auc"])
+    assert aucs[0] > 0.75
+    assert aucs[1] == pytest.approx(aucs[0], abs=0.003)

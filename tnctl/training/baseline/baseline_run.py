@@ -2,7 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +14,12 @@ from tnctl.data.days import daily
 from tnctl.data.features import Features
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, refuse_if
+from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import Scored, scalars
+from tnctl.evaluation.platt_scaling import NoFitError
 from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
 from tnctl.model.building import Model
+from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
 from tnctl.training.baseline import baseline_file
@@ -74,11 +79,7 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
             lambda tree, metrics: display.update(tree, {"trees": f"{tree:,}", **metrics}),
         )
     del validation
-    figures = {}
-    for split in reversed(reported_splits(conf.evaluation)):
-        if conf.data.source(split) is not None:
-            with waiting(f"evaluating the baseline on data.{split}"):
-                figures[split] = scalars(rows.scored(split, columns, trees).metrics())
+    figures, recalibration = _measured(conf, lambda split: rows.scored(split, columns, trees))
     baseline = Baseline(
         library=version(),
         head=rows.head if len(model.heads) > 1 else None,
@@ -87,9 +88,31 @@ def baseline_of(conf: Conf, model: Model) -> BaselineFile:
         columns=columns.width,
         categorical=len(columns.categorical),
         trees=trees.count,
+        recalibration=recalibration,
         **figures,
     )
     return baseline_file.write(conf.output, of, time.perf_counter() - started, baseline)
+
+
+def _measured(
+    conf: Conf, scored: Callable[[str], Scored]
+) -> tuple[dict[str, dict[str, Any]], Recalibration | None]:
+    """The metrics of each split, recalibrated on data.validation as the recipe is."""
+    figures, recalibration = {}, None
+    for split in reversed(reported_splits(conf.evaluation)):
+        if conf.data.source(split) is None:
+            continue
+        with waiting(f"evaluating the baseline on data.{split}"):
+            examples = scored(split)
+            if conf.evaluation.recalibrate and split == "validation":
+                try:
+                    recalibration = platt_scaling.fit(examples.of_head(0))
+                except NoFitError as error:
+                    say(f"the baseline is not recalibrated on data.validation: {error}")
+            if recalibration is not None:
+                examples = replace(examples, logits=recalibration.of(examples.logits))
+            figures[split] = scalars(examples.metrics())
+    return figures, recalibration
 
 
 def free_bytes() -> float:

@@ -18,6 +18,13 @@ def side_by_side(report: Report, baseline: Baseline) -> list[tuple[str, str, str
         for metric, value in main_metrics(report.metrics)
     ]
     seconds = timing.training_seconds + timing.evaluation_seconds
+    recalibration = report.recalibration or {}
+    if recalibration or baseline.recalibration is not None:
+        # Without the name of a head there is only one.
+        heads = [of for head, of in recalibration.items() if baseline.head in (None, head)]
+        of_both = (heads[0] if heads else None, baseline.recalibration)
+        slopes = [NONE if fitted is None else f"{fitted.slope:.5g}" for fitted in of_both]
+        rows.append(("slope of recalibration", slopes[0], slopes[1]))
     return [
         *rows,
         ("rows of data.train", f"{baseline.rows_seen:,}", f"{baseline.rows:,}"),

@@ -11,6 +11,7 @@ from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
+from tnctl.model.recalibration import Recalibration
 from tnctl.training.exchange_figures import ExchangeReport, HotRow
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -62,6 +63,8 @@ class Baseline:
     trees: Count
     validation: Figures | None = omitted()
     test: Figures | None = omitted()
+    recalibration: Recalibration | None = omitted()
+    """with evaluation.recalibrate: the slope and intercept that its logits have"""
 
     def of_split(self, split: str | None) -> dict[str, JsonValue]:
         """The metrics on data.validation or data.test; none without any."""
