@@ -433,6 +433,54 @@ def test_bad_rows_are_left_out_and_lines_named(
     assert [score["line"] for score in scores] == places
 
 
+def spoiled(row, fault):
+    """A row of text cells, by column, that cannot be scored, as a line of each format."""
+    if fault == "form":
+        return {"csv": "1,2", "jsonl": "[1]"}
+    row = {**row, fault: "much"}
+    return {"csv": ",".join(row.values()), "jsonl": json.dumps(row)}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, cli, tmp_path, kind):
+    """Lines are cut before values are read, and one column after the other."""
+    with (artefacts / "rows.csv").open() as file:
+        row = next(csv.DictReader(file))
+    header = [",".join(row)] if kind == "csv" else []
+    path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
+    line = len(header) + 1
+    good = {"csv": ",".join(row.values()), "jsonl": json.dumps(row)}
+    for faults in (["form", "quality", "price"], ["quality", "price", "form"],
+                   ["price", "form", "quality"]):  # fmt: skip
+        lines = [lines[kind] for fault in faults for lines in (spoiled(row, fault), good)]
+        path.write_text("\n".join([*header, *lines, ""]))
+        first = f"The first: {path}, line {line}"
+        first += ": " if faults[0] == "form" else f", column '{faults[0]}': "
+        for allowed, code in ((3, 0), (2, 1)) if faults[0] == "price" else ((3, 0),):
+            done = cli("score", *ARTEFACTS, f"input={path}", f"to={to}", "overwrite=true",
+                       f"data.bad_rows={allowed}", cwd=artefacts)  # fmt: skip
+            assert done.code == code, done.err
+            assert first in done.err, faults
+
+
+@pytest.mark.parametrize(
+    ("faults", "to"),
+    [([], "scores.csv"), (["form"], "scores.csv"), (["price"], "scores.csv"), ([], "scores.jsonl")],
+)
+def test_without_a_good_row_a_file_has_its_header(artefacts, cli, tmp_path, faults, to):
+    with (artefacts / "rows.csv").open() as file:
+        row = next(csv.DictReader(file))
+    path, to = tmp_path / "rows.csv", tmp_path / to
+    path.write_text(
+        "\n".join([",".join(row), *(spoiled(row, fault)["csv"] for fault in faults), ""])
+    )
+    given = ["score", *ARTEFACTS, f"input={path}", f"to={to}"]
+    done = cli(*given, f"data.bad_rows={len(faults)}", cwd=artefacts)
+    assert done.code == 0, done.err
+    header = '"line","prediction","logit"\n' if faults else '"prediction","logit"\n'
+    assert to.read_text() == (header if to.suffix == ".csv" else "")
+
+
 def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, tmp_path):
     """What a message names can be given."""
     with (artefacts / "rows.csv").open() as file:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import Where, named
+from tnctl.data.file_pieces import Place, Where, is_before, named
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.errors import Failure
 from tnctl.progress import say
@@ -65,21 +65,30 @@ def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
 class Skipped:
     """How many rows of one pass over a split, or over the input of a command, were left out.
 
-    `split` is one of SPLITS, or else the name of the input; `first` says why the first was. Each
-    process that reads a part has one, of which another may `add` the counts.
+    `split` is one of SPLITS, or else the name of the input; `first` says why the first was, and
+    `first_at` where it is, if that is known. Each process that reads a part has one, of which
+    another may `add` the counts.
     """
 
     split: str
     limit: int
     rows: int = 0
     first: str = ""
+    first_at: Place | None = None
 
-    def add(self, rows: int, reason: str) -> None:
+    def add(self, rows: int, reason: str, first: Place | None = None) -> None:
         """Count rows. Raises `Failure` when there are more than data.bad_rows allows."""
-        if rows == 0:
-            return
+        self.note(rows, reason, first)
+        self.check()
+
+    def note(self, rows: int, reason: str, first: Place | None = None) -> None:
+        """Count rows of which more may be bad for other reasons, and come before these."""
+        if rows and (not self.first or is_before(first, self.first_at)):
+            self.first, self.first_at = reason, first
         self.rows += rows
-        self.first = self.first or reason
+
+    def check(self) -> None:
+        """Raise `Failure` when there are more than data.bad_rows allows."""
         if self.rows > self.limit:
             raise Failure(
                 f"{self.source} has over {self.limit:,} rows that cannot be read, the most "
@@ -109,10 +118,14 @@ class Skipped:
         rows = np.arange(table.num_rows)
         while True:
             try:
-                return read(table, chosen(where, rows)), rows
+                result = read(table, chosen(where, rows))
             except BadRowsError as error:
                 if self.limit == 0:
                     raise
-                self.add(len(error.rows), str(error))
+                # One column is read after the other, and of another an earlier row may be bad.
+                self.note(len(error.rows), str(error), where(int(rows[error.rows[0]])))
                 kept = np.delete(np.arange(len(rows)), error.rows)
                 table, rows = table.take(kept), rows[kept]
+            else:
+                self.check()
+                return result, rows

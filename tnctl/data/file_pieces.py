@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tnctl.errors import Failure, did_you_mean
 from tnctl.progress import say
 
-# Maps a row of a table, from 0, to the file it came from and its line or row there, from 1.
-Where = Callable[[int], tuple[str, int]]
+Place = tuple[str, int]  # a file, and a line or row there, from 1
+Where = Callable[[int], Place]  # maps a row of a table, from 0, to where it came from
 
 
 class Line(NamedTuple):
@@ -30,7 +30,14 @@ class Record(NamedTuple):
     number: int
 
 
-def named(place: tuple[str, int]) -> str:
+def is_before(place: Place | None, other: Place | None) -> bool:
+    """Whether a place is in the same file as another, and before it; not where one is not known."""
+    if place is None or other is None:
+        return False
+    return place[0] == other[0] and place[1] < other[1]
+
+
+def named(place: Place) -> str:
     """The place of a row as messages name it."""
     word = "line" if isinstance(place, Line) else "record" if isinstance(place, Record) else "row"
     return f"{place[0]}, {word} {place[1]}"
@@ -73,13 +80,15 @@ def rows_up_to(where: Where, rows: int, number: int) -> int:
 class Piece:
     """Some consecutive rows of one file: Arrow columns, and where each row came from.
 
-    `skipped` rows before or among them could not be read; `reason` says why the first could not.
+    `skipped` rows before or among them could not be read; `reason` says why the first could not,
+    and `first` where it is, in formats that know.
     """
 
     table: pa.Table
     where: Where
     skipped: int = 0
     reason: str = ""
+    first: Place | None = None
 
 
 class BadRows:
@@ -89,18 +98,23 @@ class BadRows:
         self._allowed = allowed
         self._rows = 0
         self._reason = ""
+        self._first: Place | None = None
 
-    def add(self, reason: str, rows: int = 1) -> None:
-        """Skip rows, the first of which is bad for this reason; or raise it as `Failure`."""
+    def add(self, reason: str, rows: int = 1, first: Place | None = None) -> None:
+        """Skip rows, the first of which is bad for this reason; or raise it as `Failure`.
+
+        `first` is where that one is; rows may be added in any order.
+        """
         if not self._allowed:
             raise Failure(reason)
         self._rows += rows
-        self._reason = self._reason or reason
+        if not self._reason or is_before(first, self._first):
+            self._reason, self._first = reason, first
 
     def piece(self, table: pa.Table, where: Where) -> Piece:
         """A piece with the number of rows skipped since the previous piece."""
-        piece = Piece(table, where, self._rows, self._reason)
-        self._rows, self._reason = 0, ""
+        piece = Piece(table, where, self._rows, self._reason, self._first)
+        self._rows, self._reason, self._first = 0, "", None
         return piece
 
 

@@ -61,14 +61,16 @@ class HashCut:
     def kept(self, piece: Piece) -> Piece:
         """The rows of a piece that are of the split, without those of a value that is no id."""
         skipped = Skipped(self._split, self._data.bad_rows)
+        skipped.note(piece.skipped, piece.reason, piece.first)
         hashes, rows = skipped.good(piece.table, piece.where, self._hashes)
         rows = rows[(hashes >= np.uint64(self._first)) & (hashes <= np.uint64(self._last))]
         return replace(
             piece,
             table=piece.table.take(rows),
             where=chosen(piece.where, rows),
-            skipped=piece.skipped + skipped.rows,
-            reason=piece.reason or skipped.first,
+            skipped=skipped.rows,
+            reason=skipped.first,
+            first=skipped.first_at,
         )
 
     def _hashes(self, table: pa.Table, where: Where) -> NDArray[np.uint64]:

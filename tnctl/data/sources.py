@@ -121,7 +121,7 @@ def pieces(conf: Conf, split: str, needed: list[str], unit: Unit = WHOLE) -> Ite
     rows, skipped = 0, Skipped(split, conf.data.bad_rows)
     for piece in _chosen_pieces(conf, split, needed, unit):
         rows += piece.table.num_rows
-        skipped.add(piece.skipped, piece.reason)
+        skipped.add(piece.skipped, piece.reason, piece.first)
         yield piece
     if rows == 0:
         raise no_rows(conf, split, skipped)

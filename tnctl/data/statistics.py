@@ -206,7 +206,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
         )
 
     for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns))):
-        skipped.add(piece.skipped, piece.reason)
+        skipped.add(piece.skipped, piece.reason, piece.first)
         (of_inputs, of_slots), _ = skipped.good(piece.table, piece.where, read)
         for takers, values in zip(moments.values(), of_inputs, strict=True):
             for taker, column in zip(takers, values.T, strict=True):

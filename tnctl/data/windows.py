@@ -143,7 +143,7 @@ def _tables(
     """
     first = unit.index << ROW_BITS
     for piece in sources.pieces(conf, split, columns, unit):
-        skipped.add(piece.skipped, piece.reason)
+        skipped.add(piece.skipped, piece.reason, piece.first)
         table, where = piece.table, piece.where
         if split == "train" and conf.data.negatives < 1:
             if conf.data.bad_rows:

@@ -106,7 +106,7 @@ def score(
             writing(stream, to, to_kind) as write,
         ):
             for piece in ahead:
-                skipped.add(piece.skipped, piece.reason)
+                skipped.note(piece.skipped, piece.reason, piece.first)
                 for start in range(0, piece.table.num_rows, scorer.batch_rows):
                     table = piece.table.slice(start, scorer.batch_rows)
                     where = shifted(piece.where, start)
@@ -116,11 +116,21 @@ def score(
                         columns[LINE] = row_numbers(chosen(where, kept), len(kept))
                     write(pa.table(columns | scores))
                     rows += len(kept)
+                skipped.check()
                 show(rows)
+            if not rows:
+                write(without_rows(scorer, bool(conf.data.bad_rows)))
         if to == STANDARD:
             stream.flush()
         skipped.report()
     return rows
+
+
+def without_rows(scorer: Scorer, with_lines: bool) -> pa.Table:
+    """The columns of scores: a CSV file has them in its header also where no row is good."""
+    columns: dict[str, NDArray[Any]] = {LINE: np.empty(0, np.int64)} if with_lines else {}
+    nothing = np.empty(0, np.float32)
+    return pa.table(columns | dict.fromkeys(columns_written(tuple(scorer.heads)), nothing))
 
 
 def conf_of_rows(scorer: Scorer, kind: str, keys: Mapping[str, Any]) -> schema.Conf:

@@ -203,9 +203,9 @@ def _parse(block: _Block) -> Piece:
         bad = bad | _hard_numbers(layout, lines, numbers, hard)
     starts = lines.starts()
     skipped = lines.bad + int(bad.sum())
-    reason = ""
+    reason, first = "", None
     if skipped:
-        reason = _first_bad(block, lines, starts, bad)
+        reason, first = _first_bad(block, lines, starts, bad)
         if not reader.bad_rows:
             raise Failure(reason)
     arrays = [_text_array(column, layout.kind) for column in texts]
@@ -214,7 +214,7 @@ def _parse(block: _Block) -> Piece:
     table = pa.table({name: columns[name] for name in layout.needed})
     if bad.any():
         table, starts = table.filter(pa.array(~bad)), starts[~bad]
-    return Piece(table, _Places(block, starts), skipped, reason)
+    return Piece(table, _Places(block, starts), skipped, reason, first)
 
 
 def _text_array(column: text.Texts, kind: pa.DataType) -> pa.Array:
@@ -255,12 +255,15 @@ def _numbers_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return numbers_of(pc.ascii_trim(array.view(pa.string()), " \t"))
 
 
-def _first_bad(block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.ndarray) -> str:
-    """What is wrong with the first line that cannot be read; there must be one."""
+def _first_bad(
+    block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.ndarray
+) -> tuple[str, Line]:
+    """What is wrong with the first line that cannot be read, and where it is; there must be one."""
     rows = np.flatnonzero(bad)
     if len(rows) and not (lines.bad and lines.first_bad < starts[rows[0]]):
-        return _bad_value(block, lines, block.place(int(starts[rows[0]])), int(rows[0]))
-    url, number = block.place(lines.first_bad)
+        place = block.place(int(starts[rows[0]]))
+        return _bad_value(block, lines, place, int(rows[0])), place
+    url, number = place = block.place(lines.first_bad)
     faults = {
         text.OPEN_QUOTE: "a quoted value does not end on its line. Double the quotes inside of "
         "values and write one line per row",
@@ -269,7 +272,7 @@ def _first_bad(block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.nda
         "Mend or remove the line; data.delimiter, data.header and data.skip_rows say how it is "
         "read",
     }
-    return f"{url}, line {number}: {faults[lines.first_fault]}"
+    return f"{url}, line {number}: {faults[lines.first_fault]}", place
 
 
 def _bad_value(block: _Block, lines: text.Lines, line: Line, row: int) -> str:

@@ -84,7 +84,10 @@ class JsonReader(FileReader):
                 way = "Mend or remove the line"
                 if number == 1:
                     way += ", or give the format that the file has (data.format; to score format=)"
-                bad.add(f"{url}, line {number}: no JSON object: {quoted(text)}. {way}")
+                bad.add(
+                    f"{url}, line {number}: no JSON object: {quoted(text)}. {way}",
+                    first=Line(url, number),
+                )
                 continue
             row = {name: value_of(values) for name, value_of in lookups.items()}
             complaints = (
@@ -92,7 +95,10 @@ class JsonReader(FileReader):
                 for name, value in row.items()
             )
             if wrong := next((pair for pair in complaints if pair[1]), None):
-                bad.add(f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}")
+                bad.add(
+                    f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}",
+                    first=Line(url, number),
+                )
                 continue
             kept.append((number, text))
             for name, value in row.items():
@@ -122,6 +128,7 @@ def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
             f"{url}, line {number}: {count + 1:,} values, by its commas, and a row has at most "
             f"{limits.ROW_VALUES:,}. Split or remove the line",
             len(commas),
+            Line(url, number),
         )
         return [row for row in rows if row[0] not in commas]
     return rows

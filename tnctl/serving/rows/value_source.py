@@ -139,7 +139,7 @@ def collect(
     skipped, done = Skipped(split, conf.data.bad_rows), 0
     with Display("values", sources.count_hint(conf, split)) as display:
         for piece in sources.pieces(conf, split, needed) if needed else ():
-            skipped.add(piece.skipped, piece.reason)
+            skipped.add(piece.skipped, piece.reason, piece.first)
             named, _ = skipped.good(piece.table, piece.where, read)
             for name in from_data:
                 add(name, named[name])
