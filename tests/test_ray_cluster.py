@@ -197,8 +197,37 @@ def test_a_run_begins_with_fewer_workers_and_has_more_when_a_node_comes(parts):
 @pytest.mark.alone
 @pytest.mark.long
 @needs_ray
+def test_a_run_on_a_ray_that_grows_and_loses_two_nodes(parts):
+    elastic = ["cluster.workers=3", "cluster.min_workers=2", "cluster.patience=15"]
+    elastic.append("train.epochs=10")
+    with (
+        nodes_of_ray(1) as (nodes, environment),
+        TrainingOnNodes(parts, nodes["raylets"], environment, *elastic) as training,
+    ):
+        # Two workers have no room yet, and the third alone would leave none for them.
+        training.until(lambda: "has not placed 3 of 3 workers" in training.said)
+        assert not processes_below(nodes["raylets"])["actor"]
+        nodes["add"]()
+        training.until_saved()
+        workers = training.workers()
+        # Both were placed as a group, and what it has lost would be, too.
+        for raylet in nodes["raylets"][:2]:
+            os.kill(raylet, signal.SIGKILL)
+        nodes["add"]()
+        all_end(workers)
+        time.sleep(10)  # the third has the room of the new node
+        nodes["add"]()
+        training.until(lambda: training.said.count("resuming from") == 1)
+        assert training.supervisor.wait(timeout=480) == 0, training.said
+    assert workers_recorded(training.run) == [2]
+    assert trained_once(training.run, epochs=10) and "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@needs_ray
 def test_with_fewer_workers_a_server_stays_and_its_loss_is_one(parts):
-    settings = ["cluster.workers=2", "cluster.min_workers=1", "cluster.patience=8"]
+    settings = ["cluster.workers=2", "cluster.min_workers=1", "cluster.patience=20"]
     settings += ["cluster.servers=1", "cluster.mode=async"]
     with (
         nodes_of_ray(3) as (nodes, environment),

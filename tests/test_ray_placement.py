@@ -20,12 +20,15 @@ from tnctl.training.training_run import record_workers
 class Remote:
     """The method `place` of an actor, which Ray may not have placed."""
 
+    to_start = 0.0  # seconds
+
     def __init__(self):
-        self.node = "a"
+        self.node = None
 
     async def remote(self):
         while self.node is None:
             await asyncio.sleep(0.005)
+        await asyncio.sleep(self.to_start)
         return Place(actor="", node=self.node, address="", cpus=(0,))
 
 
@@ -34,27 +37,70 @@ class Actor:
         self.place = Remote()
 
 
-class Groups:
-    """Instead of Ray: it has placed all that it is asked for."""
+class Nodes:
+    """Instead of Ray: nodes with room for an actor each. The group requested last is placed first.
 
-    def __init__(self):
-        self.requests = []
+    Of a group those that are not placed are placed together, or none.
+    """
+
+    def __init__(self, nodes):
+        self.free, self.groups, self.requests = list(nodes), [], []
 
     def request(self, cpus):
         self.requests.append(list(cpus))
-        return [Actor() for _ in cpus]
+        self.groups.append([Actor() for _ in cpus])
+        self.place()
+        return self.groups[-1]
+
+    def withdraw(self):
+        self.free += [node for node in self.used() if node]
+        self.groups = []
+
+    def used(self):
+        return [actor.place.node for group in self.groups for actor in group]
+
+    def place(self):
+        for group in reversed(self.groups):
+            waiting = [actor for actor in group if actor.place.node is None]
+            if len(waiting) <= len(self.free):
+                for actor in waiting:
+                    actor.place.node = self.free.pop(0)
+
+    def add(self, node):
+        self.free.append(node)
+        self.place()
+
+    def lose(self, *nodes):
+        for group in self.groups:
+            for actor in group:
+                if actor.place.node in nodes:
+                    actor.place.node = None
 
 
-def placement(workers, min_workers, patience, servers=0, cpus=1):
-    """A placement, the method `place` of each actor, and the lines that it says."""
-    lines = []
+def placement(nodes, workers, min_workers, patience, servers=0, cpus=1):
+    """A placement on these nodes, as a string of their names, Ray, and the lines that it says."""
+    lines, ray = [], Nodes(nodes)
     connect = Connect(
         address="auto", temporary="", workers=workers, servers=servers, min_workers=min_workers,
         patience=patience, cpus=cpus, silence=4,
     )  # fmt: skip
     placed = Placement(connect, lines.append)
-    placed.request(cpus, Groups())
-    return placed, [placed.actor(index).place for index in range(workers + servers)], lines
+    placed.request(cpus, ray)
+    return placed, ray, lines
+
+
+def places(placed, *changes):
+    """Which actors take part, when these are done to Ray one after the other meanwhile."""
+
+    async def wait():
+        waiting = asyncio.ensure_future(placed.places())
+        for change in changes:
+            await asyncio.sleep(0.12)
+            assert not waiting.done()
+            change()
+        return await asyncio.wait_for(waiting, 10)
+
+    return list(asyncio.run(wait()))
 
 
 @pytest.fixture(autouse=True)
@@ -63,39 +109,71 @@ def short_waits(monkeypatch):
 
 
 def test_all_that_are_placed_take_part():
-    placed, _, lines = placement(3, 1, patience=math.inf)
-    assert list(asyncio.run(placed.places())) == [0, 1, 2] and not lines
+    placed, _, lines = placement("abc", 3, 1, patience=math.inf)
+    assert places(placed) == [0, 1, 2] and not lines
 
 
 def test_without_a_worker_that_is_not_placed_within_patience_and_with_it_later():
-    placed, actors, lines = placement(3, 1, patience=0.1)
-    actors[0].node = None
+    placed, ray, lines = placement("ab", 3, 1, patience=0.1)
     begin = time.monotonic()
-    assert list(asyncio.run(placed.places())) == [1, 2]
+    assert len(places(placed)) == 2
     assert time.monotonic() - begin >= 0.1
     assert lines == ["Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=1)"]
     placed._patience = math.inf  # for it nobody waits any more
-    assert list(asyncio.run(placed.places())) == [1, 2] and len(lines) == 1
-    actors[0].node = "b"
-    assert list(asyncio.run(placed.places())) == [0, 1, 2]
+    assert len(places(placed)) == 2 and len(lines) == 1
+    ray.add("c")
+    assert places(placed) == [0, 1, 2]
     assert lines[1].startswith("Ray has placed 3 of 3 workers: all start with 3")
 
 
 def test_fewer_than_allowed_are_waited_for(monkeypatch):
     monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
-    placed, actors, lines = placement(3, 2, patience=0.01)
-    actors[0].node = actors[2].node = None
-
-    async def place_one_later():
-        places = asyncio.ensure_future(placed.places())
-        await asyncio.sleep(0.2)
-        assert not places.done()
-        actors[2].node = "c"
-        return await places
-
-    assert list(asyncio.run(place_one_later())) == [1, 2]
-    waiting = "waiting for Ray, which has not placed 2 of 3 workers (CPUs of each: 1)"
+    placed, ray, lines = placement("a", 3, 2, patience=0.01)
+    assert places(placed, lambda: ray.add("b")) == [0, 1]
+    waiting = "waiting for Ray, which has not placed 3 of 3 workers (CPUs of each: 1)"
     assert lines[0].startswith(waiting) and len(lines) == 2
+
+
+@pytest.mark.parametrize("min_workers", [1, 2, 4, 5])
+def test_a_ray_that_grows_node_by_node_has_room_for_those_that_must_be(min_workers):
+    placed, ray, _ = placement("", 5, min_workers, patience=0.1)
+    grow = [lambda name=name: ray.add(name) for name in "abcde"[:min_workers]]
+    assert places(placed, *grow) == list(range(min_workers))
+    for name in "abcde"[min_workers:]:
+        ray.add(name)
+    assert places(placed) == [0, 1, 2, 3, 4]
+
+
+def test_all_are_requested_when_those_that_must_be_come_late(monkeypatch):
+    monkeypatch.setattr(Remote, "to_start", 0.1)
+    placed, ray, _ = placement("", 3, 2, patience=0.2)
+    assert places(placed, *[lambda: None] * 2, lambda: [ray.add(name) for name in "abc"]) == [
+        0, 1, 2,
+    ]  # fmt: skip
+
+
+def test_after_a_loss_a_run_begins_with_any_workers_that_are_enough():
+    placed, ray, _ = placement("ab", 3, 2, patience=0.1)
+    assert places(placed) == [0, 1]
+    ray.add("c")
+    ray.lose("b")
+    assert places(placed) == [0, 2]
+
+
+def test_after_the_loss_of_several_nodes_each_that_comes_counts():
+    placed, ray, lines = placement("abcd", 4, 3, patience=0.2)
+    assert places(placed) == [0, 1, 2, 3]
+    lost = [placed.actor(index).place.node for index in (0, 1)]
+    ray.lose(*lost)
+    # Of the group of three two are lost, which are placed together or not at all.
+    ray.add("e")
+    assert places(placed) == [0, 1, 2]
+    assert lines[-1].startswith("Ray has placed 3 of 4 workers")
+    ray.add("f")
+    assert places(placed) == [0, 1, 2, 3]
+    ray.lose("f", "e")
+    assert len(ray.requests) == 4  # both for the group and the one other
+    assert places(placed, *[lambda: None] * 3, lambda: ray.add("g")) == [0, 1, 2]
 
 
 def requests(workers, servers, min_workers, address="auto", cpus=4):
@@ -104,9 +182,11 @@ def requests(workers, servers, min_workers, address="auto", cpus=4):
         address=address, temporary="", workers=workers, servers=servers, min_workers=min_workers,
         patience=9, cpus=cpus, silence=4,
     )  # fmt: skip
-    groups = Groups()
-    Placement(connect, print).request(cpus, groups)
-    return groups.requests
+    ray = Nodes(range(workers + servers))
+    placed = Placement(connect, print)
+    placed.request(cpus, ray)
+    assert places(placed) == list(range(workers + servers))
+    return ray.requests
 
 
 def test_servers_are_placed_together_with_the_workers_that_there_must_be():
@@ -118,21 +198,18 @@ def test_servers_are_placed_together_with_the_workers_that_there_must_be():
 
 def test_a_server_is_never_left_out(monkeypatch):
     monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
-    placed, actors, lines = placement(3, 1, patience=0.01, servers=2, cpus=4)
-    actors[0].node = actors[4].node = None
-
-    async def place_the_server_later():
-        places = asyncio.ensure_future(placed.places())
-        await asyncio.sleep(0.2)
-        assert not places.done()
-        actors[4].node = "c"
-        return await places
-
-    assert list(asyncio.run(place_the_server_later())) == [1, 2, 3, 4]
+    placed, ray, lines = placement("ab", 3, 1, patience=0.2, servers=2, cpus=4)
+    assert places(placed, lambda: ray.add("c")) == [0, 3, 4]
+    assert placed.actor(4).place.node == "c"
+    ray.lose("c")
+    # A worker that need not be there takes its room, until all are requested anew.
+    assert places(placed, lambda: ray.add("d")) == [0, 3, 4]
+    waiting = "waiting for Ray, which has not placed "
+    of_cpus = " (CPUs of each worker: 4, of each server: 1): `ray status` shows what it has"
     assert lines == [
-        "waiting for Ray, which has not placed 1 of 3 workers and 1 of 2 servers (CPUs of each "
-        "worker: 4, of each server: 1): `ray status` shows what it has",
-        "Ray has placed 2 of 3 workers: all start with 2 (cluster.min_workers=1)",
+        f"{waiting}3 of 3 workers and 2 of 2 servers{of_cpus}",
+        "Ray has placed 1 of 3 workers: all start with 1 (cluster.min_workers=1)",
+        f"{waiting}1 of 2 servers{of_cpus}",
     ]
 
 
@@ -140,7 +217,7 @@ def test_servers_may_use_all_cpus_of_their_node():
     def place(node):
         return Place(actor="", node=node, address="", cpus=tuple(range(8)))
 
-    placed, _, _ = placement(3, 1, 9, servers=2, cpus=4)
+    placed, _, _ = placement("", 3, 1, 9, servers=2, cpus=4)
     everything = tuple(range(8))
     # One of the workers was left out.
     shares = placed.shares([place("a"), place("a"), place("a"), place("b")])

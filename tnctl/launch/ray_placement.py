@@ -18,6 +18,7 @@ NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
 NEXT_NOTE_SECONDS = 60.0
 RETURN_SECONDS = 0.5  # for the answers of workers that were left out, and may be placed by now
 CPUS_OF_SERVER = 1  # that Ray reserves: it works while the workers wait
+TO_PLACE_OTHERS = 10.0  # seconds, at most `patience`, from when those that there must be are there
 LONGEST_WAIT = 1.0  # seconds between looks at the time
 
 
@@ -27,6 +28,9 @@ class Groups(Protocol):
     def request(self, cpus: Sequence[int]) -> list[Any]:
         """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
 
+    def withdraw(self) -> None:
+        """Give back all actors, placed or not."""
+
 
 class ActorGroups:
     """The actors of a connection to Ray, in placement groups."""
@@ -34,6 +38,7 @@ class ActorGroups:
     def __init__(self, lease: float, silence: float) -> None:
         """`lease` and `silence` are those of a WorkerActor."""
         self._arguments = lease, silence
+        self._groups: list[Any] = []
 
     def request(self, cpus: Sequence[int]) -> list[Any]:
         """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
@@ -42,6 +47,7 @@ class ActorGroups:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
+        self._groups.append(group)
         actor_class = ray.remote(WorkerActor)
         actors = []
         for index, reserved in enumerate(cpus):
@@ -56,6 +62,14 @@ class ActorGroups:
             actors.append(actor_class.options(**options).remote(*self._arguments))
         return actors
 
+    def withdraw(self) -> None:
+        """Give back all actors, placed or not."""
+        from ray.util.placement_group import remove_placement_group
+
+        for group in self._groups:  # which ends its actors
+            remove_placement_group(group)
+        self._groups = []
+
 
 class Placement:
     """An actor for each worker and dedicated server, by its rank when Ray has placed all of them.
@@ -63,6 +77,11 @@ class Placement:
     With `min_workers` a generation begins with fewer workers when Ray has not placed all of them
     within `patience`. An actor that was left out is not waited for again; it takes part from the
     first generation on at whose start Ray has placed it. Servers are never left out.
+
+    The actors that there must be are a group: two runs with a part of theirs would wait for each
+    other for ever. The others are requested when Ray has placed it, for on a Ray that grows node by
+    node they would take its room. Ray places what a group has lost as a whole, too. So when it has
+    fewer than there must be after a loss, all are requested anew.
     """
 
     def __init__(self, connect: messages.Connect, say: Callable[[str], None]) -> None:
@@ -71,7 +90,8 @@ class Placement:
         self._membership = Membership(connect.workers, connect.servers)
         self._patience, self._say = connect.patience, say
         self._cpus: int | None = None
-        self._actors: dict[int, Any] = {}
+        self._groups: Groups | None = None
+        self._actors: dict[int, Any] = {}  # that Ray was asked for
         self._members: set[int] = set(range(self._membership.size))
 
     def request(self, cpus: int | None, groups: Groups) -> None:
@@ -80,13 +100,14 @@ class Placement:
         A Ray of the command itself counts one CPU for each actor. Without `cpus` the workers of a
         node share its CPUs.
         """
-        self._cpus = cpus
-        # All that there must be are placed, or none: two runs with a part of theirs would wait for
-        # each other for ever.
-        required = [*range(self._min), *range(self._workers, self._membership.size)]
-        for indices in (required, *([index] for index in range(self._min, self._workers))):
-            actors = groups.request([self._reserved(index) for index in indices])
-            self._actors |= zip(indices, actors, strict=True)
+        self._cpus, self._groups = cpus, groups
+        self._request(*range(self._min), *range(self._workers, self._membership.size))
+
+    def _request(self, *indices: int) -> None:
+        """Ask Ray for actors, as a group."""
+        assert self._groups is not None
+        actors = self._groups.request([self._reserved(index) for index in indices])
+        self._actors |= zip(indices, actors, strict=True)
 
     def _reserved(self, index: int) -> int:
         """The CPUs that Ray reserves for an actor."""
@@ -102,15 +123,14 @@ class Placement:
 
         Says when that takes long, and when there are more or fewer of them than before.
         """
-        answers = {
-            index: asyncio.ensure_future(self._actors[index].place.remote())
-            for index in sorted(self._actors)
-        }
-        await self._wait({index: answers[index] for index in sorted(self._members)})
+        answers = self._answers(self._actors)
+        await self._wait(answers)
         left_out = [answer for answer in answers.values() if not answer.done()]
         if left_out:
             await asyncio.wait(left_out, timeout=RETURN_SECONDS)
-        places = {index: answer.result() for index, answer in answers.items() if answer.done()}
+        places = {
+            index: answer.result() for index, answer in sorted(answers.items()) if answer.done()
+        }
         for answer in answers.values():
             answer.cancel()
         if len(places) != len(self._members):
@@ -122,32 +142,66 @@ class Placement:
         self._members = set(places)
         return places
 
-    async def _wait(self, answers: Mapping[int, asyncio.Future[Place]]) -> None:
-        """Wait for all of them; after `patience` for all servers and `min_workers`."""
+    def _answers(self, indices: Iterable[int]) -> dict[int, asyncio.Future[Place]]:
+        """The places of actors, once they are there."""
+        return {i: asyncio.ensure_future(self._actors[i].place.remote()) for i in indices}
+
+    async def _wait(self, answers: dict[int, asyncio.Future[Place]]) -> None:
+        """Wait for all members; after `patience` for all servers and `min_workers`.
+
+        `answers` are afterwards those of all actors that Ray was asked for.
+        """
         begin = time.monotonic()
-        next_note = NOTE_SECONDS
-        while missing := {index for index, answer in answers.items() if not answer.done()}:
-            seconds = time.monotonic() - begin
-            if seconds >= self._patience and self._is_enough(answers.keys() - missing):
+        next_note, limit = begin + NOTE_SECONDS, begin + self._patience
+        while True:
+            now, placed = time.monotonic(), _done(answers)
+            is_enough, are_all = self._is_enough(placed), len(answers) == self._membership.size
+            if is_enough and not are_all:
+                others = range(self._min, self._workers)
+                for index in others:
+                    self._request(index)
+                answers |= self._answers(others)
+                limit = max(limit, now + min(self._patience, TO_PLACE_OTHERS))
+            missing = self._members - placed
+            if not missing or (now >= limit and is_enough):
                 return
-            if seconds >= next_note:
-                self._say(self._waiting(missing, len(answers) - self._membership.servers))
-                next_note = seconds + NEXT_NOTE_SECONDS
-            waits = [next_note, self._patience] if self._patience > seconds else [next_note]
-            timeout = min(LONGEST_WAIT, *(limit - seconds for limit in waits))
-            await asyncio.wait(answers.values(), timeout=timeout)
+            if now >= limit and are_all and self._min < self._workers:
+                self._request_anew(answers)
+                limit = now + self._patience
+            if now >= next_note:
+                self._say(self._waiting(missing))
+                next_note = now + NEXT_NOTE_SECONDS
+            waits = [next_note, limit] if limit > now else [next_note]
+            left = [answer for answer in answers.values() if not answer.done()]
+            timeout = min(LONGEST_WAIT, *(until - now for until in waits))
+            await asyncio.wait(left, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    def _request_anew(self, answers: dict[int, asyncio.Future[Place]]) -> None:
+        """Give back all actors, and ask for those that there must be."""
+        assert self._groups is not None
+        for answer in answers.values():
+            answer.cancel()
+        answers.clear()
+        self._actors = {}
+        self._groups.withdraw()
+        self.request(self._cpus, self._groups)
+        answers |= self._answers(self._actors)
 
     def _is_enough(self, placed: Set[int]) -> bool:
         """Whether a generation may begin with these actors."""
         servers = sum(map(self._membership.is_server, placed))
         return servers == self._membership.servers and len(placed) - servers >= self._min
 
-    def _waiting(self, missing: Set[int], workers: int) -> str:
-        """The line about actors that are not placed, of all servers and so many workers."""
-        servers = sum(map(self._membership.is_server, missing))
-        kinds = {"workers": (len(missing) - servers, workers)}
-        kinds["servers"] = servers, self._membership.servers
-        words = [f"{count} of {of} {kind}" for kind, (count, of) in kinds.items() if count]
+    def _waiting(self, missing: Set[int]) -> str:
+        """The line about members that are not placed."""
+        words = []
+        for kind, is_server in (("workers", False), ("servers", True)):
+            counts = [
+                sum(self._membership.is_server(index) == is_server for index in indices)
+                for indices in (missing, self._members)
+            ]
+            if counts[0]:
+                words.append(f"{counts[0]} of {counts[1]} {kind}")
         line = f"waiting for Ray, which has not placed {' and '.join(words)}"
         if not self._is_own:
             cpus = f"CPUs of each: {self._cpus}"
@@ -211,6 +265,11 @@ def cpus_on_node(cpus: Sequence[int], workers: int, of_each: int | None) -> list
     parts = len(cpus) // of_each
     parts_used = sorted(random.sample(range(parts), workers))
     return [tuple(cpus[part * of_each : (part + 1) * of_each]) for part in parts_used]
+
+
+def _done(answers: Mapping[int, asyncio.Future[Place]]) -> set[int]:
+    """The indices of actors that have answered."""
+    return {index for index, answer in answers.items() if answer.done()}
 
 
 def hosts_of(places: Sequence[Place]) -> list[str]:
