@@ -320,7 +320,8 @@ def _number(column: Figures, context: Context) -> Column:
         if context.buckets != BUCKETS:
             settings["buckets"] = context.buckets
         inputs.append(Input("slots", column.name, column.name, settings, shown))
-    transform = _transform(column)
+    finite = np.isfinite(column.numbers) & (column.counts > 0)
+    transform = transform_of(column.numbers[finite], column.counts[finite])
     # Logarithms are not of the scale of other inputs, so beside buckets they do harm.
     if infinite or (column.distinct > context.buckets and transform == "standardize"):
         numeric: dict[str, Any] = {"transform": transform}
@@ -331,10 +332,8 @@ def _number(column: Figures, context: Context) -> Column:
     return Column(column, "number", inputs)
 
 
-def _transform(column: Figures) -> str:
-    """log1p for numbers with a long tail, else standardize."""
-    kept = np.isfinite(column.numbers) & (column.counts > 0)
-    values, weights = column.numbers[kept], column.counts[kept]
+def transform_of(values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> str:
+    """log1p for numbers [n] with a long tail, else standardize; `weights` say how often each is."""
     mean = np.average(values, weights=weights)
     deviation = np.sqrt(np.average((values - mean) ** 2, weights=weights))
     if deviation and (values.max() - mean) / deviation > SKEWED and values.min() > -10:

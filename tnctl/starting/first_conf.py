@@ -12,7 +12,7 @@ from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import ISO
-from tnctl.starting import line_features, run_sizes
+from tnctl.starting import ages, line_features, run_sizes
 from tnctl.starting.column_figures import Figures, figures
 from tnctl.starting.column_kinds import BUCKETS, Column, Context, Input, kind_of
 from tnctl.starting.conf_text import ConfParts, conf_text
@@ -60,7 +60,8 @@ def first_conf(
     is_daily = any(DAY in word for word in words)
     named = named_days(words) if is_daily else named_files(words)
     form = form_of(named.urls("train")[0])
-    _add_partitions(form, named)
+    of_folders = _folder_columns(form, named)
+    form.columns += of_folders
     features = None
     if form.format == "libsvm":
         features = line_features.line_features(form.lines)
@@ -90,6 +91,9 @@ def first_conf(
         sample.days,
     )
     columns = _kinds(measured, chosen, context)
+    # Days of folders are those of delivery, so they are no times of the row.
+    of_rows = {name: column for name, column in columns.items() if name not in of_folders}
+    doubts = ages.add_ages(of_rows, chosen.values)
     inputs = [entry for column in columns.values() for entry in column.inputs]
     share_rows(columns)
     if features:
@@ -98,16 +102,16 @@ def first_conf(
             for slot, (settings, shown) in features.slots.items()
         ]
     refuse_if(not inputs, _nothing_to_learn(columns), Failure)
-    result = FirstConf("", form, sample, chosen, columns)
+    result = FirstConf("", form, sample, chosen, columns, doubts=doubts)
     _write(result, named, missing, inputs, name)
     return result
 
 
-def _add_partitions(form: FileForm, named: NamedFiles) -> None:
-    """Add the columns named by folders of all training files, except the day's."""
+def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
+    """The columns named by folders of all training files, except the day's."""
     of_files = [partitions_of(url) for url in named.urls("train")]
     of_days = partitions_of(named.pattern or "")
-    form.columns += [
+    return [
         name
         for name in of_files[0]
         if name not in form.columns
@@ -176,8 +180,9 @@ def _write(
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
     result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
     result.doubts += [*label.doubts, *notes]
+    read = _read_by_inputs(result.columns)
     left_out = {
-        column: kind.remark for column, kind in result.columns.items() if not kind.inputs
+        column: kind.remark for column, kind in result.columns.items() if column not in read
     } | form.left_out
     if sample.days is None:
         sections = run_sizes.sections(trained)
@@ -198,12 +203,20 @@ def _write(
     result.text = text
 
 
+def _read_by_inputs(columns: dict[str, Column]) -> set[str]:
+    """The columns that inputs are made of: an age is made of two."""
+    inputs = [entry for column in columns.values() for entry in column.inputs]
+    starts = {entry.settings.get("since_column", entry.column) for entry in inputs}
+    return starts.union(entry.column for entry in inputs)
+
+
 def _times(columns: dict[str, Column]) -> dict[str, Any]:
-    """`data.times` for the columns of times that are inputs, unless the format is the default."""
+    """`data.times` for the columns of times that are read, unless the format is the default."""
+    read = _read_by_inputs(columns)
     return {
         name: {"format": column.times.format}
         for name, column in columns.items()
-        if column.inputs and column.times and column.times.format not in (None, ISO)
+        if name in read and column.times and column.times.format not in (None, ISO)
     }
 
 

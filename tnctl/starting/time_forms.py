@@ -76,13 +76,19 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
     return _of_numbers(column, values, tokens)
 
 
+def times_of_rows(column: Figures, form: TimeForm) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The time of each row in microseconds since 1970, and whether it has one: both [rows]."""
+    times = np.zeros(len(column.values), np.int64)
+    times[column.counts > 0] = form.times
+    return times[column.codes], column.codes >= 0
+
+
 def are_in_order(column: Figures, form: TimeForm) -> bool:
     """Whether the rows are nearly in the order of the times that a column has in a form."""
     if form.format is None or form.is_ambiguous:
         return False
-    times = np.zeros(len(column.values), np.int64)
-    times[column.counts > 0] = form.times
-    steps = np.diff(times[column.codes[column.codes >= 0]])
+    times, is_known = times_of_rows(column, form)
+    steps = np.diff(times[is_known])
     forwards, backwards = int((steps > 0).sum()), int((steps < 0).sum())
     return forwards > 9 * backwards and backwards < 0.05 * len(steps)
 
