@@ -50,6 +50,7 @@ def test_a_log_with_semicolons(tmp_path):
     assert conf["slots"]["tags"] == {"separator": "|", "pooling": "mean"}
     assert conf["slots"]["price"]["ids"] == "quantiles"
     assert conf["slots"]["price"]["missing"] == "value"
+    assert (conf["slots"]["price"]["buckets"], conf["slots"]["age"]["buckets"]) == (8, 15)
     assert conf["data"]["group"] == "user_id"
     assert any("revenue" in text for text in result.warnings)
     assert conf["data"]["split"] == {"validation": 0.2, "by": "last"}
@@ -204,6 +205,8 @@ def test_libsvm_of_numbers(tmp_path):
     assert conf["data"]["label"] == {"column": "label", "above": 0}
     assert kinds == {f"{k}:": "number" for k in range(1, 13)}
     assert conf["slots"]["c_1"]["missing"] == "value"
+    # Of 3,000 values nearly all are different.
+    assert conf["slots"]["c_2"]["buckets"] == 8
     conf_of(result.text)
 
 

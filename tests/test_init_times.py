@@ -136,3 +136,17 @@ def test_an_age_that_gives_the_label_away(tmp_path, log):
     assert kinds["signup"] == "later time" and not conf["numeric"]
     assert any("signup is left out: its age at time gives the label away" in text
                for text in result.warnings)  # fmt: skip
+
+
+@pytest.mark.parametrize(("days", "parts"), [(1, []), (2, ["hour"]), (20, ["hour", "weekday"])])
+def test_hours_and_weekdays_that_do_not_come_again(tmp_path, days, parts):
+    """What is kept for validation, the last rows, has them for the first time."""
+    seconds = np.sort(np.random.default_rng(1).integers(0, days * 86_400, ROWS))
+    log = {
+        "time": np.datetime64("2026-03-02T00:00:00") + seconds,
+        "user": np.arange(ROWS) % 90,
+        "click": np.arange(ROWS) // 5 % 2,
+    }
+    result, conf, _ = recognised(write_table(tmp_path / "a.csv", written(log)))
+    assert sorted(conf["slots"]) == sorted(["user", *(f"time_{part}" for part in parts)])
+    assert ("each hour of the day is on one day alone" in result.text) is (days == 1)

@@ -1,7 +1,6 @@
 """What each column is to a model: an id, a number, several values, or nothing it can learn from."""
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl.errors import quoted
 from tnctl.starting import multiple_values
+from tnctl.starting.column import Column, Context, Input, coverage, missing_key, slot_of, tokens_of
 from tnctl.starting.column_figures import Figures
 from tnctl.starting.column_value import (
     best_value_auc,
@@ -18,7 +18,9 @@ from tnctl.starting.column_value import (
     noise,
     rows_of_one_label,
 )
-from tnctl.starting.time_forms import TimeForm, time_form
+from tnctl.starting.number_inputs import REPEATED, ids_as_floats, number_of
+from tnctl.starting.time_forms import time_form
+from tnctl.starting.time_inputs import time_of
 
 ID_WORDS = {
     "id", "ids", "uid", "uuid", "guid", "key", "code", "hash", "user", "member", "visitor", "item",
@@ -35,62 +37,15 @@ NUMBER_WORDS = {
     "years", "temperature", "views", "percent", "pct", "bid", "quantity", "qty", "lat", "lon",
     "latitude", "longitude", "past", "quality", "value", "income", "score", "clicks", "spend",
 }  # fmt: skip
-BUCKETS = 64
-MOST_BUCKETS = 1_000_000
 UNIQUE = 0.999  # the share of distinct values of a row identifier
 FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means something
 GIVES_AWAY, SUSPICIOUS = 0.99, 0.95  # AUC of one column alone
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
-STRONG, REPEATED = 0.05, 10  # the same of values that occur less often than so on average
+STRONG = 0.05  # the same of values that are rare
 OF_ONE_DAY = 10  # how often values occur on average that all keep to one day, unless by chance
 ONCE = 3  # how often values occur of which uneven ones are amounts, whatever they tell
 LONGEST = 50  # values of a list that are used
-SKEWED = 10.0  # the largest number in deviations
 FEW_VALUES = 10
-DAYS_OF_WEEK = 7
-
-
-@dataclass
-class Input:
-    """An entry of `slots` or `numeric`: its settings, and what shows them."""
-
-    section: str
-    name: str
-    column: str
-    settings: dict[str, Any]
-    evidence: str
-
-
-@dataclass
-class Column:
-    """A column of the data: its kind in words, and the inputs that it becomes, if any."""
-
-    figures: Figures
-    kind: str
-    inputs: list[Input] = field(default_factory=list)
-    remark: str = ""  # why it is no input
-    warning: str = ""
-    separator: str | None = None  # of several values in a text
-    times: TimeForm | None = None
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the kind of a column depends on beside it."""
-
-    format: str
-    delimiter: str | None
-    labels: NDArray[np.float64]  # [rows]
-    buckets: int  # that the number of rows allows
-    numbers_only: frozenset[str] = frozenset()  # columns that are numbers for certain
-    ids_only: frozenset[str] = frozenset()
-    days: NDArray[np.int64] | None = None  # the number of the day that each row is of
-
-
-def tokens_of(name: str) -> list[str]:
-    """The words of a column's name, in lower case."""
-    cut = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return [token for token in re.split(r"[^a-z]+", cut.lower()) if token]
 
 
 def kind_of(column: Figures, context: Context) -> Column:
@@ -103,7 +58,7 @@ def kind_of(column: Figures, context: Context) -> Column:
     if column.distinct == 1 and not column.missing and column.lengths is None:
         return Column(column, "constant", remark=f"always {column.examples()}")
     if times := time_form(column, set(tokens_of(column.name))):
-        return _checked(_time(column, times), context)
+        return _checked(time_of(column, times, context), context)
     if context.days is not None and _changes_daily(column, context.days):
         remark = f"no value of a day occurs on another: {column.examples()}"
         return Column(column, "day", remark=remark)
@@ -158,60 +113,21 @@ def _checked(result: Column, context: Context) -> Column:
     return result
 
 
-def _time(column: Figures, times: TimeForm) -> Column:
-    """A time: its hour and its weekday, where the sample has several of them."""
-    result = Column(column, "time", times=times)
-    shown = f"a time {times.words}"
-    example = column.examples().split(", ")[0]
-    if times.format is None:
-        result.remark = f"{shown}, such as {example}, but not all values are in one format"
-        return result
-    days = f"{shown}, {times.range}"
-    base = "" if column.name.lower() == "hour" else f"{column.name}_"
-    hours, weekdays = len(times.part("hour")), len(times.part("weekday"))
-    wanted = [(f"{base}hour", "hour", f"{days}: {hours} hours of the day")] if hours > 1 else []
-    if weekdays == DAYS_OF_WEEK and not times.is_ambiguous:
-        wanted.append((f"{base}weekday", "weekday", f"{days}: all weekdays"))
-    for name, ids, evidence in wanted:
-        settings = {"ids": ids, **_missing(column)}
-        result.inputs.append(Input("slots", name, column.name, settings, evidence))
-    if not wanted:
-        result.remark = (
-            f"{days}, such as {example}: the rows that were read have one hour of the day and not "
-            "all weekdays"
-            if not times.is_ambiguous
-            else f"{shown}, such as {example}: day and month could be exchanged"
-        )
-    return result
-
-
-def _coverage(column: Figures) -> str:
-    share = column.missing / max(column.rows, 1)
-    gaps = "none missing" if not column.missing else f"{share:.1%} missing"
-    if column.missing and share < 0.001:
-        gaps = f"{column.missing:,} missing"
-    return f"{column.distinct:,} values, {gaps}; {column.examples()}"
-
-
-def _missing(column: Figures) -> dict[str, Any]:
-    return {"missing": "value"} if column.missing else {}
-
-
 def _single(column: Figures, context: Context) -> Column:
     unique = column.distinct >= UNIQUE * column.occurring and column.occurring >= FEWEST_UNIQUE
     if column.form == "boolean":
         settings: dict[str, Any] = {}
         if context.format == "jsonl":  # whose booleans are no ids
             settings = {"ids": "boundaries", "boundaries": [0.5]}
-        return _slot(column, {**settings, **_missing(column)})
+        return slot_of(column, {**settings, **missing_key(column)})
     if column.name in context.ids_only:
-        return _slot(column, _missing(column))
+        return slot_of(column, missing_key(column))
     if column.number_share < 1 and column.form == "text":
         if unique:
             return Column(
                 column, "row identifier", remark=f"every row has another: {column.examples()}"
             )
-        return _slot(column, _missing(column))
+        return slot_of(column, missing_key(column))
     is_number = (
         column.name in context.numbers_only or not column.is_whole or column.form == "number"
     )
@@ -220,18 +136,10 @@ def _single(column: Figures, context: Context) -> Column:
             column, "row identifier", remark=f"every row has another: {column.examples()}"
         )
     if column.form == "number" and column.is_whole and _last_word(column) in ID_WORDS:
-        return _ids_as_floats(column)
+        return ids_as_floats(column)
     if is_number:
-        return _number(column, context)
+        return number_of(column, context)
     return _integers(column, context)
-
-
-def _ids_as_floats(column: Figures) -> Column:
-    """Ids that a gap made floats, as pandas does: each number is a bucket of its own."""
-    settings = {"ids": "quantiles", "buckets": min(MOST_BUCKETS, 2 * column.distinct + 2)}
-    result = _slot(column, settings | _missing(column))
-    result.inputs[0].evidence += "; ids that are stored as floats, a bucket each"
-    return result
 
 
 def _last_word(column: Figures) -> str:
@@ -262,25 +170,25 @@ def _integers(column: Figures, context: Context) -> Column:
         or zeros
         or (column.distinct <= FEW_VALUES and word not in NUMBER_WORDS)
     ):
-        return _slot(column, _missing(column))
+        return slot_of(column, missing_key(column))
     if word in NUMBER_WORDS or column.distinct >= UNIQUE * column.occurring:
-        return _number(column, context)
+        return number_of(column, context)
     repeats = column.occurring / column.distinct
     if repeats < ONCE and _is_uneven(column):
-        return _number(column, context)
+        return number_of(column, context)
     of_ids = held_out_auc(column.codes, context.labels)
     of_buckets = held_out_auc(bucket_codes(column), context.labels)
     differing = max(DEPENDS, noise(context.labels))
     if repeats < REPEATED:  # too rare to learn an effect of each
         differing = max(differing, STRONG)
     if of_ids > of_buckets + differing:
-        result = _slot(column, _missing(column))
+        result = slot_of(column, missing_key(column))
         result.inputs[0].evidence += "; integers, by their effect ids"
         return result
-    result = _number(column, context)
+    result = number_of(column, context)
     if column.distinct <= context.buckets or of_buckets > of_ids + differing or _is_uneven(column):
         return result
-    ids = _slot(column, _missing(column))
+    ids = slot_of(column, missing_key(column))
     ids.inputs[0].evidence += "; integers that may be ids, so they are that too"
     result.kind = "id or number"
     for entry in result.inputs:
@@ -296,49 +204,6 @@ def _is_uneven(column: Figures) -> bool:
     spread = (values - values[0]) / (values[-1] - values[0])
     even = np.linspace(0, 1, len(values))
     return bool(np.abs(spread - even).max() > 0.25)
-
-
-def _slot(column: Figures, settings: dict[str, Any]) -> Column:
-    return Column(
-        column, "id", [Input("slots", column.name, column.name, settings, _coverage(column))]
-    )
-
-
-def _number(column: Figures, context: Context) -> Column:
-    """A number: buckets with an embedding each, and beside many even values the number itself."""
-    values = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
-    if not len(values):
-        return Column(column, "unsupported", remark=f"no finite number: {column.examples()}")
-    infinite = bool(np.isinf(column.numbers).any())
-    low, high = float(values.min()), float(values.max())
-    shown = f"{column.distinct:,} numbers from {low:g} to {high:g}"
-    if column.missing:
-        shown += f", {column.missing / column.rows:.1%} missing"
-    inputs = []
-    if not infinite:
-        settings: dict[str, Any] = {"ids": "quantiles", **_missing(column)}
-        if context.buckets != BUCKETS:
-            settings["buckets"] = context.buckets
-        inputs.append(Input("slots", column.name, column.name, settings, shown))
-    finite = np.isfinite(column.numbers) & (column.counts > 0)
-    transform = transform_of(column.numbers[finite], column.counts[finite])
-    # Logarithms are not of the scale of other inputs, so beside buckets they do harm.
-    if infinite or (column.distinct > context.buckets and transform == "standardize"):
-        numeric: dict[str, Any] = {"transform": transform}
-        if infinite:
-            numeric["clip"] = [low, high]
-        name = f"{column.name}_number"
-        inputs.append(Input("numeric", name, column.name, numeric, shown))
-    return Column(column, "number", inputs)
-
-
-def transform_of(values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> str:
-    """log1p for numbers [n] with a long tail, else standardize; `weights` say how often each is."""
-    mean = np.average(values, weights=weights)
-    deviation = np.sqrt(np.average((values - mean) ** 2, weights=weights))
-    if deviation and (values.max() - mean) / deviation > SKEWED and values.min() > -10:
-        return "log1p"
-    return "standardize"
 
 
 def _several(column: Figures, separator: str | None) -> Column:
@@ -367,7 +232,7 @@ def _several(column: Figures, separator: str | None) -> Column:
     if column.missing and not padded:
         settings["missing"] = "value"
     mean = float(column.lengths.mean())
-    shown = f"{mean:.1f} values in a row, at most {int(filled.max(initial=0)):,}; " + _coverage(
+    shown = f"{mean:.1f} values in a row, at most {int(filled.max(initial=0)):,}; " + coverage(
         column
     )
     entry = Input("slots", column.name, column.name, settings, shown)

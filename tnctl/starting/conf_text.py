@@ -8,7 +8,7 @@ from typing import Any
 
 from tnctl.errors import printable
 from tnctl.schema.conf import RESERVED_NAMES
-from tnctl.starting.column_kinds import Input
+from tnctl.starting.column import Input
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./*-]*")
 WORDS = {

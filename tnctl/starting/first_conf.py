@@ -13,21 +13,22 @@ from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import ISO
 from tnctl.starting import ages, line_features, run_sizes
+from tnctl.starting.column import Column, Context, Input
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import BUCKETS, Column, Context, Input, kind_of
+from tnctl.starting.column_kinds import kind_of
 from tnctl.starting.conf_text import ConfParts, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
 from tnctl.starting.missing_texts import missing_texts
 from tnctl.starting.named_days import named_days
 from tnctl.starting.named_files import NamedFiles, named_files
+from tnctl.starting.number_inputs import BUCKETS, FEWEST_BUCKETS
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
 from tnctl.starting.shared_values import share_rows
 from tnctl.starting.time_forms import are_in_order
 
 ROWS_OF_A_BUCKET = 200
-FEWEST_BUCKETS = 8
 # Of the rows, kept for validation where no file is; of few rows more.
 SHARE, LARGER_SHARE = 0.1, 0.2
 FEW_ROWS = 5_000
@@ -89,6 +90,7 @@ def first_conf(
         frozenset(features.numbers if features else ()),
         frozenset(features.ids if features else ()),
         sample.days,
+        sample.is_whole,
     )
     columns = _kinds(measured, chosen, context)
     # Days of folders are those of delivery, so they are no times of the row.

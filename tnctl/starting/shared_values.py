@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tnctl.starting.column_kinds import Column, tokens_of
+from tnctl.starting.column import Column, tokens_of
 from tnctl.starting.conf_text import input_names
 
 FEWEST = 20  # distinct values, below which equal ones mean little

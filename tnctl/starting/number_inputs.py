@@ -1,0 +1,67 @@
+"""Numbers: buckets, and the number itself."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.starting.column import Column, Context, Input, missing_key, slot_of
+from tnctl.starting.column_figures import Figures
+
+BUCKETS, FEWEST_BUCKETS = 64, 8
+MOST_BUCKETS = 1_000_000
+REPEATED = 10  # how often values occur on average that have an effect of their own
+ROWS_OF_A_BUCKET = 1000  # of values that are rarer
+SKEWED = 10.0  # the largest number in deviations
+
+
+def ids_as_floats(column: Figures) -> Column:
+    """Ids that a gap made floats, as pandas does: each number is a bucket of its own."""
+    settings = {"ids": "quantiles", "buckets": min(MOST_BUCKETS, 2 * column.distinct + 2)}
+    result = slot_of(column, settings | missing_key(column))
+    result.inputs[0].evidence += "; ids that are stored as floats, a bucket each"
+    return result
+
+
+def number_of(column: Figures, context: Context) -> Column:
+    """A number: buckets with an embedding each, and beside many even values the number itself."""
+    values = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
+    if not len(values):
+        return Column(column, "unsupported", remark=f"no finite number: {column.examples()}")
+    infinite = bool(np.isinf(column.numbers).any())
+    low, high = float(values.min()), float(values.max())
+    shown = f"{column.distinct:,} numbers from {low:g} to {high:g}"
+    if column.missing:
+        shown += f", {column.missing / column.rows:.1%} missing"
+    inputs = []
+    if not infinite:
+        settings: dict[str, Any] = {"ids": "quantiles", **missing_key(column)}
+        if (buckets := _buckets(column, context)) != BUCKETS:
+            settings["buckets"] = buckets
+        inputs.append(Input("slots", column.name, column.name, settings, shown))
+    finite = np.isfinite(column.numbers) & (column.counts > 0)
+    transform = transform_of(column.numbers[finite], column.counts[finite])
+    # Logarithms are not of the scale of other inputs, so beside buckets they do harm.
+    if infinite or (column.distinct > context.buckets and transform == "standardize"):
+        numeric: dict[str, Any] = {"transform": transform}
+        if infinite:
+            numeric["clip"] = [low, high]
+        name = f"{column.name}_number"
+        inputs.append(Input("numeric", name, column.name, numeric, shown))
+    return Column(column, "number", inputs)
+
+
+def _buckets(column: Figures, context: Context) -> int:
+    """The number of buckets: fewer where values are too rare to have an effect of their own."""
+    if column.occurring >= REPEATED * column.distinct:
+        return context.buckets
+    return max(FEWEST_BUCKETS, min(context.buckets, column.occurring // ROWS_OF_A_BUCKET))
+
+
+def transform_of(values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> str:
+    """log1p for numbers [n] with a long tail, else standardize; `weights` say how often each is."""
+    mean = np.average(values, weights=weights)
+    deviation = np.sqrt(np.average((values - mean) ** 2, weights=weights))
+    if deviation and (values.max() - mean) / deviation > SKEWED and values.min() > -10:
+        return "log1p"
+    return "standardize"
