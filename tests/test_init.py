@@ -455,7 +455,10 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     shuffled = np.random.default_rng(1).permutation(days)
     keys, evidence = split_of(tmp_path, shuffled[:4000])
     assert keys == {"validation": 0.2}
-    assert evidence == " there is one file: 20% of the rows, at random"
+    assert evidence == (
+        " there is one file: 20% of the rows, at random. Rows sorted by time could be kept by: "
+        "last, as tomorrow's"
+    )
     # Rows are compared by their times, not by the texts of these.
     keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days])
     assert keys == {"validation": 0.1, "by": "last"}
@@ -466,6 +469,32 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     mostly = np.where(np.random.default_rng(2).random(6000) < 0.01, days[-1], days[0])
     keys, _ = split_of(tmp_path, mostly)
     assert keys == {"validation": 0.1}
+
+
+def test_of_many_rows_some_are_kept_for_a_test_too(cli, tmp_path):
+    lines = [f"u{k * 7919 % 401},i{k * 31 % 97},{k // 3 % 2}" for k in range(20_000)]
+    path = planted_tables.write_lines(tmp_path / "clicks.csv", ["user,item,click", *lines])
+    result, conf, _ = recognised(path)
+    assert conf["data"]["split"] == {"validation": 0.1, "test": 0.1}
+    assert "10% of the rows for validation and as many for the test, at random" in result.text
+    assert conf["train"]["batch_size"] * 150 == pytest.approx(16_000, rel=0.3)
+    (tmp_path / "a.yaml").write_text(result.text)
+    done = cli("check", "conf=a.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
+    # A file for the test is enough.
+    write_parts(tmp_path, ["clicks-test.csv"])
+    _, conf, _ = recognised(path)
+    assert conf["data"]["split"] == {"validation": 0.1}
+    assert conf["data"]["test"] == "clicks-test.csv"
+
+
+def test_folders_of_columns_without_days_keep_rows_of_each(tmp_path):
+    names = [f"country={name}/part-0.csv" for name in ("DE", "FR", "IT", "US")]
+    write_parts(tmp_path / "log", names)
+    result, conf, _ = recognised(tmp_path / "log", label="click")
+    assert conf["data"]["train"] == names and "validation" not in conf["data"]
+    assert conf["data"]["split"]["validation"] == 0.2
+    assert "4 files in folders that name columns" in result.text
 
 
 def test_a_validation_file_that_is_left_out_is_replaced_by_rows(tmp_path):

@@ -50,29 +50,30 @@ class RowTimes:
         return not (self.known % DAY).any()
 
 
-def add_ages(columns: Mapping[str, Column], labels: NDArray[np.float64]) -> list[str]:
+def add_ages(
+    columns: Mapping[str, Column], labels: NDArray[np.float64]
+) -> tuple[str | None, list[str]]:
     """Add ages to the inputs of times before the event; leave out times after it.
 
-    `labels` [rows], NaN where missing. Returns what the data does not say.
+    `labels` [rows], NaN where missing. Returns the column of the time of the
+    event, None where nothing shows it, and what the data does not say.
     """
     times = {
         name: RowTimes(*times_of_rows(column.figures, column.times))
         for name, column in columns.items()
         if column.times and column.times.format is not None and not column.times.is_ambiguous
     }
-    if len(times) < 2:
-        return []
     candidates = _candidates(times)
     event = _event_of(candidates, columns, times)
     if event is None:
-        return [
+        return None, [
             f"which of the times {', '.join(candidates or times)} is the event's: so no age is "
             "among the inputs, and a time after the event may be"
-        ]
+        ] * (len(times) > 1)
     for name in times:
         if name != event:
             _add_age(columns[name], times[name], event, times[event], labels)
-    return []
+    return event, []
 
 
 def _candidates(times: Mapping[str, RowTimes]) -> list[str]:

@@ -18,6 +18,7 @@ from tnctl.starting.column_figures import Figures, figures
 from tnctl.starting.column_kinds import kind_of
 from tnctl.starting.conf_text import ConfParts, conf_text
 from tnctl.starting.file_form import FileForm, form_of
+from tnctl.starting.kept_rows import kept_rows
 from tnctl.starting.label_choice import ChosenLabel, choose_label
 from tnctl.starting.missing_texts import missing_texts
 from tnctl.starting.named_days import named_days
@@ -26,12 +27,8 @@ from tnctl.starting.number_inputs import BUCKETS, FEWEST_BUCKETS
 from tnctl.starting.other_splits import add_split
 from tnctl.starting.sample import ROWS, Sample, read_rows
 from tnctl.starting.shared_values import share_rows
-from tnctl.starting.time_forms import are_in_order
 
 ROWS_OF_A_BUCKET = 200
-# Of the rows, kept for validation where no file is; of few rows more.
-SHARE, LARGER_SHARE = 0.1, 0.2
-FEW_ROWS = 5_000
 
 
 @dataclass
@@ -45,6 +42,7 @@ class FirstConf:
     columns: dict[str, Column]
     warnings: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    event: str | None = None  # the column of the event's time
 
     def kind(self, name: str) -> str:
         """What a column was recognised as."""
@@ -95,7 +93,7 @@ def first_conf(
     columns = _kinds(measured, chosen, context)
     # Days of folders are those of delivery, so they are no times of the row.
     of_rows = {name: column for name, column in columns.items() if name not in of_folders}
-    doubts = ages.add_ages(of_rows, chosen.values)
+    event, doubts = ages.add_ages(of_rows, chosen.values)
     inputs = [entry for column in columns.values() for entry in column.inputs]
     share_rows(columns)
     if features:
@@ -104,7 +102,7 @@ def first_conf(
             for slot, (settings, shown) in features.slots.items()
         ]
     refuse_if(not inputs, _nothing_to_learn(columns), Failure)
-    result = FirstConf("", form, sample, chosen, columns, doubts=doubts)
+    result = FirstConf("", form, sample, chosen, columns, doubts=doubts, event=event)
     _write(result, named, missing, inputs, name)
     return result
 
@@ -165,9 +163,11 @@ def _write(
             add_split(split, named, form, label, data, notes)
     trained = sample.estimate
     if named.pattern is None and "validation" not in data:
-        share = SHARE if sample.estimate >= FEW_ROWS else LARGER_SHARE
-        data["split"] = _split(share, result.columns, named)
-        trained -= round(share * trained)
+        data["split"] = kept_rows(
+            trained, len(named.names["train"]), result.columns, result.event, "test" in data
+        )
+        kept = data["split"][0]
+        trained -= round((kept["validation"] + kept.get("test", 0)) * trained)
     data["format"] = (form.format, form.evidence.get("format", ""))
     for key, value in form.keys.items():
         data[key] = (value, form.evidence.get(key, ""))
@@ -265,19 +265,6 @@ def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
     allowed = 100 + 2 * round(bad / sample.rows * sample.estimate)
     shown = sample.reason or f"{label.missing:,} rows have no label"
     return allowed, f"{bad:,} of the rows read cannot be used. {shown}"
-
-
-def _split(
-    share: float, columns: dict[str, Column], named: NamedFiles
-) -> tuple[dict[str, Any], str]:
-    """The rows of the training files that are kept for validation, and why these."""
-    count = len(named.names["train"])
-    no_file = "there is one file" if count == 1 else "no file is for validation"
-    for name, column in columns.items():
-        if column.times and are_in_order(column.figures, column.times):
-            keys = {"validation": share, "by": "last"}
-            return keys, f"{no_file}, in the order of {name}: the last {share:.0%} of its rows"
-    return {"validation": share}, f"{no_file}: {share:.0%} of the rows, at random"
 
 
 def _title(result: FirstConf, named: NamedFiles, name: str) -> list[str]:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from tnctl import files
+from tnctl.data.partitions import partitions_of
 from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
@@ -257,6 +258,10 @@ def _cut_validation(dealt: NamedFiles) -> None:
     if len(days) == len(names):
         dealt.days = sorted(set(days.values()))
     if "validation" in dealt.names or len(names) < 2:
+        return
+    if not dealt.days and any(partitions_of(name) for name in names):
+        # The last files may be of one country alone.
+        dealt.evidence["train"] = f"{len(names):,} files in folders that name columns"
         return
     by_day = _daily_command(dealt.root, days) if len(dealt.days) > 1 else ""
     if len(dealt.days) > 1:
