@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -856,6 +858,53 @@ REFUSED = {
     ),
     "many lists of JSON": (lambda path: path.write_text('{"a":' * 500 + "\n"), "JSON", 1),
 }  # fmt: skip
+
+
+def rows_then(text):
+    """A table whose first 3,000 rows can be read."""
+    rows = "".join(f"u{k % 9},{k % 2}\n" for k in range(3000))
+    return f"user,label\n{rows}".encode() + text
+
+
+def cut_parquet(path):
+    pq.write_table(pa.table({"user": ["a", "b"], "label": [0, 1]}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def second_part_of_another_form(path):
+    path.mkdir()
+    for part in (0, 2):
+        (path / f"part-{part}.csv").write_bytes(rows_then(b""))
+    (path / "part-1.csv").write_text("user;label\nu1;1\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (cut_parquet, "Write it again"),
+        (lambda path: path.write_bytes(rows_then(b"u\xff\xe9,1\n" * 400)), "as UTF-8"),
+        (lambda path: path.write_bytes(rows_then(b"a,b,c\n" * 900)), "Mend or remove the line"),
+        (lambda path: path.write_bytes(rows_then(b"u" * (17 << 20))), "end lines with"),
+        (second_part_of_another_form, "Write it as the other files are"),
+    ],
+)
+def test_errors_name_ways_out_that_init_has(cli, tmp_path, make, words):
+    make(tmp_path / "table")
+    done = cli("init", "table", cwd=tmp_path)
+    assert done.code == 1, done.err
+    assert words in done.line and "data." not in done.line
+    done = cli("init", "nothing/a.csv", cwd=tmp_path)
+    assert "Check the name" in done.line and "data." not in done.line
+
+
+def test_texts_of_parquet_that_are_not_utf8(cli, tmp_path):
+    array = pa.array([b"\xff\xfe%d" % (k % 9) for k in range(300)], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 300, array.buffers())
+    columns = {"name": text, "user": [f"u{k % 7}" for k in range(300)], "label": [0, 1, 0] * 100}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    done = cli("init", "a.parquet", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "name is left out: values bytes that are not UTF-8" in done.err
 
 
 @pytest.mark.parametrize("name", REFUSED)

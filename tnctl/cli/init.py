@@ -39,9 +39,11 @@ def run(given: list[str]) -> int:
         text = copied(compose.named_conf(taken), "" if to == "-" else to)
     else:
         from tnctl.starting.first_conf import first_conf
+        from tnctl.starting.ways_out import without_keys
 
         positive = [part for part in taken.get("positive", "").split(",") if part]
-        result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
+        with without_keys():
+            result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
         text = result.text
     check(text)
     write(text, to, words)

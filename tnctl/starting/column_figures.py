@@ -14,6 +14,7 @@ from tnctl.data import numbers
 from tnctl.data.formats.text_lines import numbers_of
 from tnctl.errors import quoted
 
+NO_UTF8 = "bytes that are not UTF-8"
 SHOWN = 3  # values that a comment shows
 SHOWN_LENGTH = 24  # characters of each
 
@@ -157,8 +158,12 @@ def _form_of(array: pa.Array) -> tuple[str, pa.Array]:
         try:
             return "text", array.cast(pa.large_string())
         except pa.ArrowInvalid:
-            return "bytes that are not UTF-8", array
+            return NO_UTF8, array
     if numbers.is_text(kind):
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            return NO_UTF8, array
         return "text", array.cast(pa.large_string())
     if pt.is_boolean(kind):
         return "boolean", array
