@@ -63,7 +63,9 @@ def sent(number, pushed=(), pulled=(), **flags):
 
 def owner_of(workers, staleness=None, warmup_steps=0):
     """An owner that rank 0 has let begin."""
-    owner = AsyncOwner(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
+    owner = AsyncOwner(
+        SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps, counts_batches=True
+    )
     assert [handle for handle, _ in owner.exchange(0, sent(0, rate_factor=0.5), "begin")] == [
         "begin"
     ]
@@ -180,8 +182,8 @@ def test_staleness_counts_what_was_applied_since_the_rows_were_read():
         if pulls:
             read[rank].append((applied, max(pulled[rank] - 1 - min(pushed), 0)))
         owner.exchange(rank, sent(pulled[rank], push, pulls), "")
-    reports = [owner.work.get_nowait() for _ in range(owner.work.qsize())]
-    of_pushes = [(r.rank, r.stale, r.ahead) for r in reports if r.stale is not None]
+    batches = [owner.batches.get_nowait() for _ in range(owner.batches.qsize())]
+    of_pushes = [(batch.rank, batch.stale, batch.ahead) for batch in batches]
     assert of_pushes == expected and len({stale for _, stale, _ in expected}) > 5
     assert max(ahead for _, _, ahead in expected) > 3
 

@@ -15,6 +15,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 from test_cluster_async import async_conf
+from test_cluster_hybrid import cluster_conf, slow
 from test_slowness import worker
 
 from tnctl import schema
@@ -115,11 +116,13 @@ def test_a_worker_that_was_left_out_shortens_no_wait():
 
 
 def test_asynchronous_waits_are_for_owners_or_for_the_worker_that_held():
-    sums = work.WorkSums(2, 2, is_async=True)
+    sums = work.WorkSums(2, 2, reads_ahead=True)
     waits = report(3, by_owner=[(0, 0), (0, 0), (0, 0), (2, 1)])
-    sums.add_one(work.AsyncReport(1, waits, None, 4, 2))
-    sums.add_one(work.AsyncReport(1, waits, 0, 5000, 0))
+    sums.add_one(work.AsyncReport(1, waits, None))
     sums.add_one(work.AsyncReport(1, waits, 0))
+    sums.add_one(work.AsyncReport(1, waits, 0))
+    sums.add_batch(work.PushedBatch(1, 4, 2))
+    sums.add_batch(work.PushedBatch(1, 5000, 0))
     exchanged = sums.exchanged()
     assert exchanged.worker_waits.tolist() == [[0, 0], [6, 0]]
     assert exchanged.owner_waits.tolist() == [[0, 0], [2, 1]]
@@ -344,6 +347,11 @@ def lines_of(run, event):
     return [line for line in lines if line["event"] == event]
 
 
+def tags_of(run):
+    [events] = Path(run, "tensorboard").glob("events*")
+    return set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
+
+
 def counts_of_pulls(monkeypatch):
     """Exact counts of all keys that owners find, and of the batches of each owner."""
     exact, batches = Counter(), Counter()
@@ -402,9 +410,7 @@ def test_a_run_shows_owners_waits_and_the_hottest_rows(parts, monkeypatch, capsy
     assert "Hottest rows" in page and "for owner 2" in page and "share of bytes" in page
     assert re.search(r"\n  owners: keys \d+% \| \d+% \| \d+%, bytes ", shown)
     assert "\n  hottest rows, by their share of batches: " in shown
-    [events] = Path("run/tensorboard").glob("events*")
-    accumulator = EventAccumulator(str(events)).Reload()
-    tags = set(accumulator.Tags()["tensors"])
+    tags = tags_of("run")
     assert {"cluster_exchange_share/worker_2", "cluster_keys/owner_1"} <= tags
     assert {"cluster/keys_imbalance", "cluster_awaited_seconds/worker_0"} <= tags
 
@@ -423,6 +429,30 @@ def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):  # noqa: F811
     assert max(of.max for of in whole) > 0
     assert all("staleness" in line["timing"]["exchange"] for line in lines_of("run", "step"))
     assert "mean staleness" in Path("run/report.html").read_text()
+
+
+@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_hybrid_run_shows_the_staleness_of_its_rows(parts, monkeypatch, capsys, servers):  # noqa: F811
+    slow(monkeypatch, 1, 0.01)
+    overrides = [
+        "data.train=part-*.csv", "train.batch_size=64", "train.epochs=2", "train.tensorboard=true",
+    ]  # fmt: skip
+    conf = cluster_conf(parts, monkeypatch, *overrides, servers=servers)
+    report, errors = cluster_in_one_process.train_together(conf, 2)
+    assert not errors
+    whole = report.timing.exchange.staleness
+    passes = [line["timing"]["exchange"]["staleness"] for line in lines_of("run", "epoch")]
+    for rank, worker_ in enumerate(whole):
+        assert worker_.batches == sum(of[rank]["batches"] for of in passes) > 0
+        # Two workers in step: of the own batches one is not seen, of the other's at most three.
+        assert worker_.mean <= worker_.max <= 4 and worker_.ahead <= 2
+    assert (
+        sum(of.batches for of in whole) >= -(-3000 // 64) * 2 and max(of.mean for of in whole) > 1
+    )
+    assert all("staleness" in line["timing"]["exchange"] for line in lines_of("run", "step"))
+    assert "mean staleness" in Path("run/report.html").read_text()
+    assert re.search(r"\n  staleness: mean \d.\d \| \d.\d, most ", capsys.readouterr().err)
+    assert {"cluster_staleness_mean/worker_1", "cluster_ahead/worker_0"} <= tags_of("run")
 
 
 def test_the_hottest_of_all_owners_have_names_and_values():

@@ -167,3 +167,23 @@ def test_who_is_ahead_with_rows_is_held():
         owner.exchange(rank, Kind.DENSE, of_dense(2, 2), rank)
     assert owner.exchange(1, Kind.EXCHANGE, of_rows(3, [4], [6]), "d") == []
     assert handles(owner.exchange(0, Kind.EXCHANGE, of_rows(2, [4], [5]), "e")) == ["c", "e"]
+
+
+def test_owner_0_counts_how_stale_the_rows_of_each_batch_are():
+    owner = begun(2)
+    for rank in range(2):
+        owner.exchange(rank, Kind.EXCHANGE, of_rows(2, [], [4]), "ahead")
+    for step, order in ((2, [1, 0]), (3, [0, 1])):
+        for rank in range(2):
+            owner.exchange(rank, Kind.DENSE, of_dense(step, 2), rank)
+        for rank in order:
+            owner.exchange(rank, Kind.EXCHANGE, of_rows(step + 1, [4], [4]), "a")
+    batches = [owner.rows.batches.get_nowait() for _ in range(owner.rows.batches.qsize())]
+    of_pushes = [(batch.rank, batch.stale, batch.ahead) for batch in batches]
+    assert of_pushes == [(1, 0, 0), (0, 1, 0), (0, 2, 1), (1, 3, 1)]
+
+
+def test_other_owners_count_no_batches():
+    dense = DenseState()
+    owner = HybridOwner(shape_of(1), 2, dense, RowSums(2, dense), 1)
+    assert owner.rows.counts_batches is False

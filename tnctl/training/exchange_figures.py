@@ -66,7 +66,7 @@ class ExchangeFigures:
     [workers, owners] and `worker_waits` float64 [workers, workers] are seconds that a worker waited
     for an owner, or for another worker (column). `stale` int64 [workers, n] counts batches by their
     staleness, `ahead` by how far the worker was ahead; the last column has all that are larger. In
-    synchronous training n is 0.
+    the mode `sync` n is 0.
     """
 
     keys: NDArray[np.int64]
@@ -110,7 +110,7 @@ class ExchangeFigures:
         ]
 
     def staleness(self) -> list[Staleness]:
-        """By worker; empty in synchronous training."""
+        """By worker; empty in the mode `sync`."""
         if not self.stale.shape[1]:
             return []
         numbers = np.arange(self.stale.shape[1])

@@ -38,15 +38,24 @@ class AsyncReport:
     """What owner 0 knows of a worker in asynchronous training when an exchange of it arrives.
 
     `waited_for` is the worker for which an owner has held it since its exchange before, or None.
-    `stale` and `ahead` are of the batch that the exchange pushes, None without one: how many
-    batches were applied since its rows were read, and how many batches the worker was ahead then.
     """
 
     rank: int
     work: Work
     waited_for: int | None
-    stale: int | None = None
-    ahead: int | None = None
+
+
+@dataclass(frozen=True)
+class PushedBatch:
+    """A batch of a worker whose push has reached owner 0, where rows are read ahead.
+
+    `stale` is how many batches were applied since its rows were read, `ahead` how many batches the
+    worker was ahead of the slowest one then.
+    """
+
+    rank: int
+    stale: int
+    ahead: int
 
 
 class Laps:
@@ -80,13 +89,13 @@ class Laps:
 class WorkSums:
     """The sums of what all workers have reported, and of what owner 0 knows beside that."""
 
-    def __init__(self, workers: int, owners: int = 0, *, is_async: bool = False) -> None:
+    def __init__(self, workers: int, owners: int = 0, *, reads_ahead: bool = False) -> None:
         self._owners = owners
         self._sums = np.zeros((workers, REPORTED))
         self._by_owner = np.zeros((workers, BY_OWNER, owners))
         self._exchanging = np.zeros(workers)
         self._worker_waits = np.zeros((workers, workers))
-        self._stale = np.zeros((workers, BINS * is_async), np.int64)
+        self._stale = np.zeros((workers, BINS * reads_ahead), np.int64)
         self._ahead = np.zeros_like(self._stale)
 
     def add(self, reports: Sequence[Work], waited_for: int | None = None) -> None:
@@ -129,9 +138,11 @@ class WorkSums:
             self._exchanging[rank] += waiting
         else:
             self._worker_waits[rank, report.waited_for] += waiting
-        if report.stale is not None and report.ahead is not None:
-            self._stale[rank, min(report.stale, BINS - 1)] += 1
-            self._ahead[rank, min(report.ahead, BINS - 1)] += 1
+
+    def add_batch(self, batch: PushedBatch) -> None:
+        """Count a batch by how stale its rows were, and by how far its worker was ahead."""
+        self._stale[batch.rank, min(batch.stale, BINS - 1)] += 1
+        self._ahead[batch.rank, min(batch.ahead, BINS - 1)] += 1
 
     def exchanged(self) -> ExchangeFigures:
         """A copy of the sums by owner, and of the waits of workers for each other."""

@@ -51,7 +51,7 @@ from tnctl.cluster.messages.replies import (
     new_reply,
     no_totals,
 )
-from tnctl.cluster.messages.work import AsyncReport, check_work
+from tnctl.cluster.messages.work import AsyncReport, PushedBatch, check_work
 from tnctl.cluster.transport.frames import Body, FrameError
 from tnctl.errors import Failure
 
@@ -132,6 +132,10 @@ class AsyncOwner(Generic[Handle]):
     totals: Totals = no_totals
     work: "SimpleQueue[AsyncReport]" = field(default_factory=SimpleQueue)
     """owner 0: a report for each exchange; another thread takes them"""
+    counts_batches: bool = False
+    """whether it is owner 0, which counts how stale rows are"""
+    batches: "SimpleQueue[PushedBatch]" = field(default_factory=SimpleQueue)
+    """owner 0: each batch whose push has arrived; another thread takes them"""
     is_paused: bool = True
     is_draining: bool = False
     """whether workers pull no more; another thread may read it"""
@@ -160,7 +164,8 @@ class AsyncOwner(Generic[Handle]):
         if rank == 0:
             self._rate = exchange.rate_factor
         if len(exchange.work):
-            self._report(rank, worker, exchange)
+            self.work.put(AsyncReport(rank, exchange.work.copy(), worker.waited_for))
+            worker.waited_for = None
         self._take_push(worker, exchange)
         worker.has_next = exchange.has_next
         self.is_draining = self.is_draining or exchange.drain
@@ -228,19 +233,14 @@ class AsyncOwner(Generic[Handle]):
         check_work(exchange.work)
         check_finite(exchange.push, self.workers)
 
-    def _report(self, rank: int, worker: WorkerPulls[Handle], exchange: Exchange) -> None:
-        stale = ahead = None
-        if exchange.push.rows:
-            stale, ahead = self._applied - worker.open[0].applied, worker.open[0].ahead
-        work = exchange.work.copy()
-        self.work.put(AsyncReport(rank, work, worker.waited_for, stale, ahead))
-        worker.waited_for = None
-
     def _take_push(self, worker: WorkerPulls[Handle], exchange: Exchange) -> None:
         if exchange.push.rows:
             pull = worker.open[0]
             self.parameters.push_one(pull.exchange.keys, exchange.push, self._rate)
             worker.open.popleft()
+            if self.counts_batches:
+                stale = self._applied - pull.applied
+                self.batches.put(PushedBatch(pull.rank, stale, pull.ahead))
             worker.pushed += 1
             self._applied += 1
 
@@ -269,7 +269,7 @@ class AsyncOwner(Generic[Handle]):
         self._held = held
         for pull in released:
             pull.is_held, pull.applied = False, self._applied
-            if self.shape.figures and (slowest := self.slowest) < pull.number:
+            if self.counts_batches and (slowest := self.slowest) < pull.number:
                 pull.ahead = pull.number - 1 - int(slowest)
             if pull.rank != rank:
                 self._workers[pull.rank].waited_for = rank

@@ -92,7 +92,13 @@ class HybridOwner(Generic[Handle]):
         """`shape` is of all that travels. `rows` is read, the dense weights too."""
         self.dense = Owner(dense_shape(shape), workers, dense, rank, owners=owners, totals=totals)
         self.rows: RowOwner[Handle] = RowOwner(
-            row_shape(shape), workers, rows, staleness, warmup_steps, totals=totals
+            row_shape(shape),
+            workers,
+            rows,
+            staleness,
+            warmup_steps,
+            totals=totals,
+            counts_batches=shape.figures,
         )
         self._shape = shape
         self._handles: dict[int, Handle] = {}

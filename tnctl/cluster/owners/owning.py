@@ -74,13 +74,15 @@ def async_owner(
     """The same in the mode `async`."""
     number = node.membership.owners.index(node.rank)
     owned = AsyncOwnedPart(model, node.rank, node.workers, steps, moving, node.servers)
+    shape = shapes(model, node.workers, moving, node.servers)[number]
     owner: AsyncOwner[Respond] = AsyncOwner(
-        shapes(model, node.workers, moving, node.servers)[number],
+        shape,
         node.workers,
         owned,
         cluster.staleness,
         warmup_steps(cluster, node),
         totals=node.totals,
+        counts_batches=shape.figures,
     )
     return owned, owner
 

@@ -90,6 +90,7 @@ class AsyncClusterWorkers(ClusterWorkers):
         assert share.async_owner is not None  # of rank 0
         for _ in range(share.async_owner.work.qsize()):
             self._work.add_one(share.async_owner.work.get())
+        self._add_batches(share.async_owner.batches)
 
     def pause(self) -> None:
         """Let all workers push what they have pulled, and wait for commands."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.messages.work import WorkSums, figures_of_servers
+from tnctl.cluster.messages.work import PushedBatch, WorkSums, figures_of_servers
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.rank_0 import key_lookup
 from tnctl.cluster.rank_0.building_together import load_together, start_together
@@ -113,7 +113,7 @@ class ClusterWorkers:
         self._warning = ""  # the last one about workers without data
         self._owners = ClusterOwners(conf, node)
         self._work = WorkSums(
-            node.workers, len(node.membership.owners), is_async=conf.cluster.mode == "async"
+            node.workers, len(node.membership.owners), reads_ahead=conf.cluster.mode != "sync"
         )
         self._totals = [(0.0, 0.0, 0.0)] * node.servers
         self._memory = MemoryWatch(model, node.on_machine)
@@ -251,6 +251,11 @@ class ClusterWorkers:
     def _add_work(self) -> None:
         """Take what the workers reported with the exchanges that were answered last."""
         self._work.add(self.share.owner.work, self.share.owner.waited_for)
+
+    def _add_batches(self, batches: "SimpleQueue[PushedBatch]") -> None:
+        """Take what owner 0 knows of the batches that were pushed since."""
+        for _ in range(batches.qsize()):
+            self._work.add_batch(batches.get())
 
     def _take(self, trained: Sequence[commands.Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""

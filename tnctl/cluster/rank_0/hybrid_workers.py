@@ -28,6 +28,10 @@ class HybridClusterWorkers(ClusterWorkers):
         self._add_work()
         return share.parameters.any_next
 
+    def _add_work(self) -> None:
+        super()._add_work()
+        self._add_batches(cast(HybridShare, self.share).hybrid_owner.rows.batches)
+
     def _resume(self, share: HybridShare, rate_factor: float) -> None:
         share.parameters.laps.restart()
         self._is_training = True
