@@ -13,6 +13,8 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
+from tensorboard.util import tensor_util
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 from test_cluster_async import async_conf
 from test_cluster_hybrid import cluster_conf, slow
@@ -323,6 +325,39 @@ def test_servers_have_scalars_under_their_own_numbers():
     assert "cluster_staleness_mean/worker_1" in scalars
 
 
+def test_scalars_have_for_whom_each_worker_waited():
+    figures = [worker(8, 1, 4, 1), worker(6, 2, 4, 1)]
+    scalars = exchange_lines.scalars(figures, sums_of([3, 1]))
+    pairs = {tag: share for tag, share in scalars.items() if "_for_" in tag}
+    of_0, of_1 = figures[0].seconds, figures[1].seconds
+    assert pairs == {
+        "cluster_wait_share/worker_0_for_worker_1": 4.0 / of_0,
+        "cluster_wait_share/worker_1_for_worker_0": 0.0,
+        **{f"cluster_wait_share/worker_0_for_owner_{owner}": 0.5 / of_0 for owner in range(2)},
+        **{f"cluster_wait_share/worker_1_for_owner_{owner}": 0.5 / of_1 for owner in range(2)},
+    }
+    # Of many there would be thousands of charts.
+    of_17 = exchange_lines.scalars(figures, sums_of([1] * 17))
+    assert {tag.rpartition("_")[0] for tag in of_17 if "_for_" in tag} == {
+        "cluster_wait_share/worker_0_for_worker", "cluster_wait_share/worker_1_for_worker",
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:html5lib")
+def test_the_table_of_the_hottest_rows_shows_values_as_they_are():
+    rows = [
+        HotRow(group="user_id", id="12", batches=0.5, keys=0.1),
+        HotRow(group="place", id="0", value="a``*b*\n|<i>", batches=1, keys=0.00125),
+    ]
+    heads, *cells = exchange_lines.hottest_cells(rows)
+    assert heads == ["**share group**", "**id**", "**batches**", "**keys**"]
+    assert cells == [
+        ["` user_id `", "` 12 `", "50.0%", "10.000%"],
+        ["` place `", "``` a``*b* |<i> ```", "100.0%", "0.125%"],
+    ]
+    assert "<code>a``*b* |&lt;i&gt;</code>" in markdown_to_safe_html(cells[1][1])
+
+
 def test_imbalance():
     assert imbalance([5, 5]) == 1 and imbalance([0, 0]) == 1 and imbalance([]) == 1
     assert imbalance([0, 9, 0]) == 3
@@ -347,9 +382,13 @@ def lines_of(run, event):
     return [line for line in lines if line["event"] == event]
 
 
-def tags_of(run):
+def events_of(run):
     [events] = Path(run, "tensorboard").glob("events*")
-    return set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
+    return EventAccumulator(str(events)).Reload()
+
+
+def tags_of(run):
+    return set(events_of(run).Tags()["tensors"])
 
 
 def counts_of_pulls(monkeypatch):
@@ -413,6 +452,11 @@ def test_a_run_shows_owners_waits_and_the_hottest_rows(parts, monkeypatch, capsy
     tags = tags_of("run")
     assert {"cluster_exchange_share/worker_2", "cluster_keys/owner_1"} <= tags
     assert {"cluster/keys_imbalance", "cluster_awaited_seconds/worker_0"} <= tags
+    assert {"cluster_wait_share/worker_2_for_worker_0", "cluster/hottest_rows"} <= tags
+    [written] = events_of("run").Tensors("cluster/hottest_rows")
+    assert written.step == report.steps
+    cells = tensor_util.make_ndarray(written.tensor_proto).astype(str).tolist()
+    assert cells == exchange_lines.hottest_cells(report.timing.hottest)
 
 
 def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):  # noqa: F811

@@ -14,7 +14,7 @@ from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
 from tnctl.progress import Display, Parts, say, size
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, events, eviction
+from tnctl.training import early_stopping, events, eviction, exchange_lines
 from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
 from tnctl.training.schedule import is_crossed
@@ -247,6 +247,9 @@ class Recorder:
                 event_files.weights(steps, self._workers.model)
                 event_files.flush()
             case events.PassEnds():
+                if hottest := self._watch.hottest:
+                    cells = exchange_lines.hottest_cells(hottest)
+                    event_files.table(steps, "cluster/hottest_rows", cells)
                 event_files.flush()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tnctl import documents
 from tnctl.progress import Parts, say, size
 from tnctl.training import exchange_lines
-from tnctl.training.exchange_figures import ExchangeFigures
+from tnctl.training.exchange_figures import ExchangeFigures, HotRow
 from tnctl.training.exchange_lines import listed
 from tnctl.training.slowness import Slowness, why_slow
 from tnctl.training.worker_figures import WorkerFigures, since
@@ -80,6 +80,8 @@ class WorkerWatch:
         """of the last line of log.jsonl, for TensorBoard"""
         self.pass_record: dict[str, Any] = {}
         """what the line of a pass in log.jsonl has, in `timing`"""
+        self.hottest: list[HotRow] = []
+        """of the pass whose record that is"""
         self._said: set[tuple[object, ...]] = set()
 
     def start_pass(self) -> None:
@@ -101,7 +103,7 @@ class WorkerWatch:
 
     def of_pass(self) -> Parts | None:
         """The whole pass, when its last step is done, for a display; sets `pass_record`."""
-        hottest = self._workers.hottest_rows()
+        self.hottest = hottest = self._workers.hottest_rows()
         figures, exchanged = self._workers.worker_figures(), self._workers.exchanged()
         if exchanged is None:
             return None
