@@ -128,6 +128,29 @@ def test_the_folders_above_are_no_days(tmp_path, monkeypatch, root, name):
     assert days_of(conf).there == ["2024-01-01", "2024-01-02"]
 
 
+@pytest.mark.parametrize(
+    "name", ["{day}/", "{day}/*.csv", "{day}.csv", "[x]/{day}/a.csv", "**/{day}/*.csv"]
+)
+@pytest.mark.parametrize("folder", ["run[1]/", "in/run[1]/sub/"])
+@pytest.mark.parametrize("root", [None, "{}", "file://{}"])
+def test_a_bracket_in_a_folder_before_the_day(tmp_path, monkeypatch, root, folder, name):
+    monkeypatch.chdir(tmp_path)
+    for day in ("d1", "d10"):
+        path = Path((folder + name).replace("**/", "").replace("{day}", day))
+        path = path if path.suffix else path / "a.csv"
+        path = Path(str(path).replace("*", "a"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        other = Path(str(path).replace("[1]", "1").replace(day, "d3"))
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text("")
+    conf = conf_of(folder + name, root=root and root.format(tmp_path))
+    assert days_of(conf).there == ["d1", "d10"]
+    for day in ("d1", "d10"):
+        [url] = files_of(conf_of_day(conf, day), "train")
+        assert "run[1]" in url and day in url
+
+
 @pytest.mark.usefixtures("tree")
 def test_days_that_are_no_dates():
     names = [str(number) for number in range(12)]

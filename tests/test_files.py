@@ -87,6 +87,25 @@ def test_glob_characters_in_the_root_are_letters(tmp_path):
     assert [files.read_bytes(url) for url in files.expand("*.csv", root)] == [b"right"]
 
 
+@pytest.mark.parametrize("kind", ["a root", "none"])
+def test_a_bracket_in_the_name_of_a_folder_that_is_there_is_a_letter(root, kind):
+    for name in ("run[1]/sub/a.csv", "run1/sub/a.csv", "run1/[2]/a.csv", "run[1]/[2]/b.csv"):
+        files.write_bytes(files.join(root, name), name.encode())
+    prefix, start = ("", root) if kind == "a root" else (files.join(root, ""), None)
+
+    def read(spec):
+        return [files.read_bytes(url).decode() for url in files.expand(prefix + spec, start)]
+
+    assert read("run[1]/sub/*.csv") == ["run[1]/sub/a.csv"]
+    assert read("run[1]/*/a.csv") == ["run[1]/sub/a.csv"]
+    assert read("run[1]/[2]/*.csv") == ["run[1]/[2]/b.csv"]
+    assert read("run[1]/") == ["run[1]/[2]/b.csv", "run[1]/sub/a.csv"]
+    assert read("run[1]/*/") == ["run[1]/[2]/b.csv", "run[1]/sub/a.csv"]
+    # Without such a folder it is a choice of letters.
+    assert read("run[0-2]/sub/*.csv") == ["run1/sub/a.csv"]
+    refused(lambda: read("run[0-2]/[2]/*.csv"), "matches no file")
+
+
 def test_a_new_file_is_listed_at_once(root):
     files.write_bytes(files.join(root, "a.csv"), b"x")
     assert files.list_folder(root) == ["a.csv"]

@@ -103,7 +103,7 @@ def folders_of_days(data: Data) -> list[str]:
     folders = []
     for name in [] if data.is_generated else _names(data):
         if DAY in name:
-            fixed = fixed_folder(name).removesuffix("/")
+            fixed = fixed_folder(name, data.root).removesuffix("/")
             folders.append(files.join(data.root, fixed) if fixed else data.root or ".")
     return folders
 
@@ -319,8 +319,9 @@ def _listed(data: Data) -> list[str]:
             urls = files.expand(pattern, data.root)
         except files.AbsentError:
             return []
-        place = _place_of_day(name)
-        folders = files.prefixes(files.join(data.root, fixed_folder(name)))
+        fixed = fixed_folder(name, data.root)
+        folders, below = files.prefixes(files.join(data.root, fixed)), name.removeprefix(fixed)
+        place = _place_of_day(below)
         names = {url: _below(url, folders) for url in urls}
         matches = {url: match["day"] for url in urls if (match := place.search(names[url]))}
         listed.append(set(matches.values()))
@@ -331,7 +332,7 @@ def _listed(data: Data) -> list[str]:
             if calendar(day) is None and any(o != day and o.startswith(day) for o in listed[-1])
         }
         for day, alike in within.items():
-            of_day = _place_of_day(name.replace(DAY, glob.escape(day)))
+            of_day = _place_of_day(below.replace(DAY, glob.escape(day)))
             also = [url for url in alike if of_day.search(names[url])]
             _refuse_shared_files({**{matches[url]: [url] for url in also}, day: also})
     days = set.intersection(*listed) if listed else set()
@@ -344,10 +345,9 @@ def _listed(data: Data) -> list[str]:
     return [day for day in days if is_day(day) and not day.startswith("_")]
 
 
-def fixed_folder(name: str) -> str:
+def fixed_folder(name: str, root: str | None = None) -> str:
     """The folders of a name before its first wildcard or day, with `/` at the end; may be empty."""
-    fixed = re.split(r"[*?\[]|\{day\}", name)[0]
-    return fixed[: fixed.rfind("/") + 1]
+    return files.fixed_folder(name.partition(DAY)[0], root)
 
 
 def _below(url: str, folders: Sequence[str]) -> str:
@@ -356,9 +356,9 @@ def _below(url: str, folders: Sequence[str]) -> str:
 
 
 def _place_of_day(name: str) -> re.Pattern[str]:
-    """What finds the day in a URL, behind its fixed folder, that the name as a glob matched."""
+    """What finds the day in a URL that the name as a glob matched; both without a fixed folder."""
     text, seen = "", False
-    for piece in PIECES.split(name.removeprefix(fixed_folder(name))):
+    for piece in PIECES.split(name):
         if piece == DAY:
             # Beside other text a date ends where its digits do.
             text += "(?P=day)" if seen else r"(?P<day>\d{4}-\d\d-\d\d|\d{8}|[^/]+)"

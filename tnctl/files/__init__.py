@@ -5,7 +5,15 @@ raises `Failure`, naming it and the way out in one line, when the storage refuse
 """
 
 from tnctl.files.input_files import InputFile, open_input, read_bytes, read_most
-from tnctl.files.listings import Listed, expand, list_folder, listed, prefixes, remote_place
+from tnctl.files.listings import (
+    Listed,
+    expand,
+    fixed_folder,
+    list_folder,
+    listed,
+    prefixes,
+    remote_place,
+)
 from tnctl.files.locks import HeldError, locked, take_lock
 from tnctl.files.output_files import (
     PART_NAME,
@@ -42,8 +50,8 @@ from tnctl.files.temporary_folders import TemporaryFolder
 __all__ = [
     "CODECS", "PART_NAME", "STANDARD_INPUT", "AbsentError", "HeldError", "InputFile", "Listed",
     "MissingError", "OutputFile", "TemporaryFolder", "compressing", "download_folder", "exists",
-    "expand", "fingerprint", "free_bytes", "is_link", "join", "lies_at", "list_folder", "listed",
-    "local_path", "locked", "move_file", "open_input", "open_output", "prefixes", "read_bytes",
-    "read_most", "remote_place", "remove_empty_folder", "remove_file", "size", "sync", "take_lock",
-    "translated", "upload_folder", "write_bytes",
+    "expand", "fingerprint", "fixed_folder", "free_bytes", "is_link", "join", "lies_at",
+    "list_folder", "listed", "local_path", "locked", "move_file", "open_input", "open_output",
+    "prefixes", "read_bytes", "read_most", "remote_place", "remove_empty_folder", "remove_file",
+    "size", "sync", "take_lock", "translated", "upload_folder", "write_bytes",
 ]  # fmt: skip

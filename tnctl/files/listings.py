@@ -30,7 +30,8 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     """The files that `spec` names: a name, a glob, a folder with `/` at its end, or a list of them.
 
     A list keeps its order and the files of a glob are sorted. A file whose name is exactly as
-    given wins over the meaning of `*`, `?` and `[` in it. Of a folder, or each folder of a glob,
+    given wins over the meaning of `*`, `?` and `[` in it, and so does a leading folder over that of
+    `[` (`fixed_folder`). Of a folder, or each folder of a glob,
     they are all files within, at any depth, but those with a `.` or `_` in front of their own or a
     folder's name. Raises `Failure` when there is no file.
     """
@@ -38,7 +39,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         return [url for name in spec for url in expand(name, root)]
     url = join(root, spec)
     if spec.endswith("/"):
-        return _within_folders(url, spec)
+        return _within_folders(url, spec, root)
     with translated(url):
         system, path = storage(url)
         if system.isfile(path):
@@ -55,7 +56,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         AbsentError,
     )
     with translated(url, "listed"):
-        system, path = storage(glob.escape(url.removesuffix(spec)) + spec)
+        system, path = storage(_pattern(url, spec, root))
         matches = system.glob(path, detail=True)
         names = sorted(name for name, info in matches.items() if info["type"] == "file")
         refuse_if(
@@ -66,6 +67,33 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         return [system.unstrip_protocol(name) if "://" in url else name for name in names]
 
 
+def fixed_folder(spec: str, root: str | None = None) -> str:
+    """The folders of a name before its first wildcard, with `/` at the end; may be empty.
+
+    A `[` is no wildcard in the name of a folder that is there.
+    """
+    fixed = ""
+    for folder in spec.split("/")[:-1]:
+        if MAGIC.intersection(folder) and not (
+            "[" in folder and _is_folder(join(root, fixed + folder))
+        ):
+            break
+        fixed += f"{folder}/"
+    return fixed
+
+
+def _is_folder(url: str) -> bool:
+    with translated(url):
+        system, path = storage(url)
+        return bool(system.isdir(path))
+
+
+def _pattern(url: str, spec: str, root: str | None) -> str:
+    """The glob of a URL that ends with `spec`: what is before its first wildcard is letters."""
+    wild = spec.removeprefix(fixed_folder(spec, root))
+    return glob.escape(url.removesuffix(wild)) + wild
+
+
 def prefixes(folder: str) -> list[str]:
     """What the names of files in a folder, as `expand` returns them, may begin with."""
     system, path = storage(folder or ".")
@@ -73,12 +101,12 @@ def prefixes(folder: str) -> list[str]:
     return [f"{spelling.rstrip('/')}/" for spelling in spellings if spelling]
 
 
-def _within_folders(url: str, spec: str) -> list[str]:
+def _within_folders(url: str, spec: str, root: str | None) -> list[str]:
     with translated(url, "listed"):
         system, path = storage(url)
         folders = [path]
         if MAGIC.intersection(spec) and not system.isdir(path):
-            system, path = storage(glob.escape(url.removesuffix(spec)) + spec.rstrip("/"))
+            system, path = storage(_pattern(url, spec, root).rstrip("/"))
             matches = system.glob(path, detail=True)
             folders = sorted(name for name, info in matches.items() if info["type"] == "directory")
         names = [
