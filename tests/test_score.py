@@ -112,7 +112,7 @@ def test_no_rows_have_no_scores(artefacts, cli, tmp_path):
     done = cli("score", *ARTEFACTS, f"input={tmp_path / 'none.jsonl'}", f"to={tmp_path / 'o.csv'}",
                 cwd=artefacts)  # fmt: skip
     assert done.code == 0 and "0 scores" in done.last
-    assert (tmp_path / "o.csv").read_bytes() == b""
+    assert (tmp_path / "o.csv").read_bytes() == b'"prediction","logit"\n'
 
 
 def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, cli, tmp_path):
