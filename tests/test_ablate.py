@@ -162,7 +162,7 @@ def shuffled(folder, column, window):
     return "data.validation=shuffled.csv"
 
 
-@pytest.mark.parametrize("window", [1024, 256])
+@pytest.mark.parametrize("window", [pytest.param(1024, marks=pytest.mark.long), 256])
 def test_every_input_is_worth_what_shuffling_its_column_costs(run_copy, cli, window):
     done = cli("ablate", "output=run", f"data.window={window}", cwd=run_copy)
     assert done.code == 0, done.err
