@@ -140,11 +140,13 @@ def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Ba
 def _windows(ahead: Iterator[Batch], size: int) -> Iterator[Batch]:
     """Batches joined to windows of `size` rows, a multiple of theirs; the last may have fewer."""
     parts: list[Batch] = []
+    rows = 0
     for batch in ahead:
         parts.append(batch)
-        if sum(part.rows for part in parts) >= size:
+        rows += batch.rows
+        if rows >= size:
             yield joined(parts)
-            parts = []
+            parts, rows = [], 0
     if parts:
         yield joined(parts)
 
