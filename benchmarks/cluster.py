@@ -7,7 +7,8 @@ of one worker on all CPUs, one process on one CPU and a cluster of two workers w
 Then, on all CPUs, one process and, in each mode, one worker whose rows and dense weights a server
 owns. A speed is measured over the logged steps, without the first 30 %. Then: the CPU of a step
 with two workers by what its threads do (cluster_threads.py), the time from the command to the
-first steps, and the time from the loss of a worker to the first step after it.
+first steps, also with workers that a Ray of the command places, and the time from the loss of a
+worker to the first step after it.
 """
 
 import argparse
@@ -15,8 +16,11 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks import cluster_threads, timing
 from benchmarks.cluster_runs import (
@@ -106,18 +110,17 @@ def show_runs(
 ) -> None:
     """Repeat the runs in turns, and show their speeds relative to the first of a comparison."""
     rates: dict[str, list[float]] = {name: [] for name in runs}
-    others = []
     batch = f"train.batch_size={given.batch}"
-    for number in range(given.rounds):
-        started, used = time.perf_counter(), cpu_of_others()
-        for name in list(runs)[:: -1 if number % 2 else 1]:
-            cluster, affinity = runs[name]
-            output = fresh(f"speed-{number}")
-            with running(conf, output, [batch, *cluster], affinity) as process:
-                finish(process, output)
-            rates[name].append(speed_of(output))
-            shutil.rmtree(output)
-        others.append(max(0.0, (cpu_of_others() - used) / (time.perf_counter() - started)))
+
+    def run(name: str) -> None:
+        cluster, affinity = runs[name]
+        output = fresh("speed")
+        with running(conf, output, [batch, *cluster], affinity) as process:
+            finish(process, output)
+        rates[name].append(speed_of(output))
+        shutil.rmtree(output)
+
+    others = in_turns(list(runs), given.rounds, run)
     timing.show(
         title,
         "samples",
@@ -126,6 +129,17 @@ def show_runs(
             for heading, names in comparisons.items()
         },
     )
+
+
+def in_turns(names: Sequence[str], rounds: int, run: Callable[[str], None]) -> list[float]:
+    """Call `run` with all names in each round, in turns: the CPUs that others used, by round."""
+    others = []
+    for number in range(rounds):
+        started, used = time.perf_counter(), cpu_of_others()
+        for name in names[:: -1 if number % 2 else 1]:
+            run(name)
+        others.append(max(0.0, (cpu_of_others() - used) / (time.perf_counter() - started)))
+    return others
 
 
 def cpu_of_others() -> float:
@@ -143,21 +157,35 @@ def fresh(name: str) -> Path:
 
 def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> None:
     """Seconds from the command to step 10 of 64 rows, which take no time beside the rest."""
-    rows = [["seconds from the command to step 10", "median", "least", "most"]]
-    for name, cluster, copies in (
-        (LOCAL, [], True), (ONE_WORKER, workers[1], True), ("cluster of 2", workers[2], True),
-        ("cluster of 2, workers as programs", workers[2], False),
-    ):  # fmt: skip
-        seconds = []
-        for _ in range(rounds):
-            output = fresh("start")
-            started = time.monotonic()
-            overrides = ["train.batch_size=64", *cluster]
-            with running(conf, output, overrides, copies=copies) as process:
-                await_steps(process, output, bool)
-                seconds.append(time.monotonic() - started)
-        rows.append(in_words(name, seconds))
+    runs = {
+        LOCAL: ([], True),
+        ONE_WORKER: (workers[1], True),
+        "cluster of 2": (workers[2], True),
+        "cluster of 2, workers as programs": (workers[2], False),
+    }
+    if find_spec("ray") is not None:
+        os.environ.pop("RAY_ADDRESS", None)  # the command starts a Ray
+        runs["cluster of 2, by Ray"] = ([*workers[2], "cluster.start=ray"], True)
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+
+    def run(name: str) -> None:
+        cluster, copies = runs[name]
+        output = fresh("start")
+        started = time.monotonic()
+        with running(conf, output, ["train.batch_size=64", *cluster], copies=copies) as process:
+            await_steps(process, output, bool)
+            seconds[name].append(time.monotonic() - started)
+            process.terminate()  # a Ray that is killed leaves its folder
+            process.wait()
+
+    others = in_turns(list(runs), rounds, run)
+    rows = [["seconds from the command to step 10", "median", "least", "most", "later"]]
+    for name, times in seconds.items():
+        later = statistics.median(np.subtract(times, seconds[LOCAL]))
+        rows.append([*in_words(name, times), f"{later:.2f}"])
     print(timing.table(rows))
+    print("later: than one process, the median of the differences within a round.")
+    print(f"Other programs used {statistics.median(others):.2f} CPUs (median).\n")
 
 
 def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -> None:
