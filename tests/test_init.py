@@ -143,7 +143,7 @@ def test_json_lines(tmp_path):
     assert conf["data"]["format"] == "jsonl"
     assert conf["data"]["label"] == {"column": "label"}
     assert kinds == {
-        "user": "id", "item": "id", "history": "several", "genres": "several", "mobile": "id",
+        "user": "id", "item": "id", "history": "sequence", "genres": "several", "mobile": "id",
         "price": "number", "ts": "time", "device.os": "id",
     }  # fmt: skip
     assert not result.form.left_out
@@ -158,7 +158,7 @@ def test_parquet_with_lists(tmp_path):
     result, conf, kinds = recognised(planted_tables.parquet_with_lists(tmp_path / "a.parquet"))
     assert kinds == {
         "user": "id", "item": "id", "clicked_items": "several", "item_scores": "weights",
-        "recent": "several", "vector": "vector", "shop_id": "id", "price": "number", "at": "time",
+        "recent": "sequence", "vector": "vector", "shop_id": "id", "price": "number", "at": "time",
         "nothing": "empty",
     }  # fmt: skip
     assert conf["slots"]["clicked_items"]["weights"] == "item_scores"
@@ -166,6 +166,45 @@ def test_parquet_with_lists(tmp_path):
     assert conf["numeric"]["vector"]["width"] == 4
     assert conf["slots"]["shop_id"] == {"ids": "quantiles", "missing": "value", "buckets": 122}
     conf_of(result.text)
+
+
+def test_sequences(cli, tmp_path):
+    """A list of several lengths with the candidate's values; the command for attention runs."""
+    planted_tables.histories(tmp_path / "log.csv", rows=2000)
+    done = cli("init", "log.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "log.yaml").read_text()
+    slots = yaml.safe_load(text)["slots"]
+    assert slots["viewed_items"]["pooling"] == "mean"
+    assert slots["viewed_items"]["group"] == slots["item"]["group"] == "item"
+    assert "# a sequence; 100% of its values are in item; 7." in text
+    [command] = [line for line in text.splitlines() if "whether attention to item" in line]
+    arguments = command.partition("tnctl train ")[2].split()
+    done = cli("train", *arguments, "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
+    assert done.code == 0, done.err
+    [conf] = (tmp_path / "runs/din/checkpoints").glob("*/conf.json")
+    assert json.loads(conf.read_text())["slots"]["viewed_items"]["max_length"] == 15
+
+
+def test_what_is_no_sequence(tmp_path):
+    """Lists of one length, of values of their own, and those with weights."""
+    draw = np.random.default_rng(3)
+    rows = [
+        {
+            "click": k % 2,
+            "item": f"i{draw.integers(60)}",
+            "pair_items": [f"i{number}" for number in draw.integers(0, 60, 4)],
+            "genres": [f"g{number}" for number in draw.integers(0, 30, k % 5)],
+            "clicked": [f"c{number}" for number in draw.integers(0, 40, k % 6)],
+        }
+        for k in range(900)
+    ]
+    planted_tables.write_lines(tmp_path / "a.jsonl", map(json.dumps, rows))
+    result, _, kinds = recognised(tmp_path / "a.jsonl")
+    assert kinds == {
+        "item": "id", "pair_items": "several", "genres": "several", "clicked": "sequence",
+    }  # fmt: skip
+    assert not any("attention" in doubt for doubt in result.doubts)
 
 
 def test_orc(cli, tmp_path):

@@ -15,8 +15,8 @@ from tnctl.schema import ISO
 from tnctl.starting import ages, line_features, run_sizes
 from tnctl.starting.column import Column, Context, Input
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import kind_of
-from tnctl.starting.conf_text import ConfParts, conf_text
+from tnctl.starting.column_kinds import LONGEST, kind_of
+from tnctl.starting.conf_text import ConfParts, conf_text, input_names
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.kept_rows import kept_rows
 from tnctl.starting.label_choice import ChosenLabel, choose_label
@@ -95,7 +95,10 @@ def first_conf(
     of_rows = {name: column for name, column in columns.items() if name not in of_folders}
     event, doubts = ages.add_ages(of_rows, chosen.values)
     inputs = [entry for column in columns.values() for entry in column.inputs]
-    share_rows(columns)
+    doubts += [
+        _attention(columns[sequence], candidate, name)
+        for sequence, candidate in share_rows(columns)[:1]
+    ]
     if features:
         inputs += [
             Input("slots", slot, "", dict(settings), shown)
@@ -134,6 +137,19 @@ def _kinds(measured: dict[str, Figures], label: ChosenLabel, context: Context) -
         else:
             columns[name] = kind_of(column, context)
     return columns
+
+
+def _attention(column: Column, candidate: str, conf: str) -> str:
+    """How a sequence is trained with attention; it is pooled in the conf that is written."""
+    sequence, target = input_names([column.figures.name, candidate])
+    assert column.figures.lengths is not None
+    longest = min(int(column.figures.lengths.max()), LONGEST)
+    return (
+        f"whether attention to {target} makes more of the sequence {sequence} than its mean: tnctl "
+        f"train conf={conf or 'FILE.yaml'} recipe=din recipe.behavior={sequence} "
+        f"recipe.target={target} slots.{sequence}.pooling=none "
+        f"slots.{sequence}.max_length={longest} slots.{sequence}.keep=last output=runs/din"
+    )
 
 
 def _nothing_to_learn(columns: dict[str, Column]) -> str:

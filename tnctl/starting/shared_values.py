@@ -1,4 +1,4 @@
-"""Columns that belong together: lists of the ids of another column, and weights of values."""
+"""Columns that belong together: lists of the ids of another column, sequences, and weights."""
 
 from collections.abc import Mapping
 
@@ -12,17 +12,53 @@ OVERLAP = 0.5
 COMMON = {"id", "ids", "list", "hist", "history", "last", "seq", "clicked", "viewed", "past"}
 
 
-def share_rows(columns: Mapping[str, Column]) -> None:
-    """Give lists and the column whose ids they have one group; give lists their weights."""
+HISTORY = {
+    "hist", "history", "seq", "sequence", "clicked", "viewed", "visited", "watched", "bought",
+    "past", "last", "recent", "previous", "behavior", "behaviors", "behaviour", "session",
+}  # fmt: skip
+LEAST_LONGEST = 3  # values of the longest list of a column of sequences
+
+
+def share_rows(columns: Mapping[str, Column]) -> list[tuple[str, str]]:
+    """Give lists and the column whose ids they have one group; give lists their weights.
+
+    Returns the columns of sequences, each with that of the candidate, whose values it has.
+    """
+    candidates: dict[str, str] = {}
     for name, column in columns.items():
         if column.kind == "numbers":
             _add_weights(name, column, columns)
     for name, column in columns.items():
         if column.kind == "several" and column.figures.distinct >= FEWEST:
-            _add_group(name, column, columns)
+            candidates[name] = _add_group(name, column, columns)
+    sequences = [
+        name
+        for name, column in columns.items()
+        if column.kind == "several" and _is_sequence(name, column, candidates.get(name, ""))
+    ]
+    return [(name, candidates[name]) for name in sequences if candidates.get(name)]
 
 
-def _add_group(name: str, column: Column, columns: Mapping[str, Column]) -> None:
+def _is_sequence(name: str, column: Column, candidate: str) -> bool:
+    """Whether lists are histories, of several lengths; then the column's kind and evidence say so.
+
+    The values are those of a candidate, or the name says it.
+    """
+    lengths, settings = column.figures.lengths, column.inputs[0].settings
+    is_named = bool(HISTORY & set(tokens_of(name)))
+    assert lengths is not None
+    varies = "padding" in settings or len(set(lengths[lengths > 0].tolist())) > 1
+    if not varies or lengths.max() < LEAST_LONGEST or "weights" in settings:
+        return False
+    if not candidate and not is_named:
+        return False
+    column.kind = "sequence"
+    column.inputs[0].evidence = f"a sequence; {column.inputs[0].evidence}"
+    return True
+
+
+def _add_group(name: str, column: Column, columns: Mapping[str, Column]) -> str:
+    """Give a list the group of the column that has its values; its name, empty without one."""
     parts = set(column.figures.texts())
     best: tuple[float, str] = (OVERLAP, "")
     for other, candidate in columns.items():
@@ -41,6 +77,7 @@ def _add_group(name: str, column: Column, columns: Mapping[str, Column]) -> None
         group = slot.settings.setdefault("group", input_names([best[1]])[0])
         entry.settings["group"] = group
         entry.evidence = f"{best[0]:.0%} of its values are in {best[1]}; {entry.evidence}"
+    return best[1]
 
 
 def _alike(name: str, other: str) -> bool:
@@ -48,7 +85,7 @@ def _alike(name: str, other: str) -> bool:
     words = [
         {token.removesuffix("s") for token in tokens_of(text)} - COMMON for text in (name, other)
     ]
-    return bool(words[0] & words[1])
+    return bool((words[0] & words[1]) - {""})  # what is left of an s
 
 
 def _add_weights(name: str, column: Column, columns: Mapping[str, Column]) -> None:
