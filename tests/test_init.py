@@ -168,6 +168,25 @@ def test_parquet_with_lists(tmp_path):
     conf_of(result.text)
 
 
+def test_ids_as_floats_of_more_rows_than_are_read(tmp_path):
+    """Buckets for the ids that are expected in all rows, by those that occur once or twice."""
+    rows = 120_000
+    ids = np.random.default_rng(3).integers(0, 60_000, rows).astype(float)
+    ids[::50] = np.nan
+    shops = np.arange(rows) % 60 + 0.0
+    columns = {"item_id": ids, "shop_id": shops, "click": np.arange(rows) // 7 % 2}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    result, conf, _ = recognised(tmp_path / "a.parquet")
+    assert not result.sample.is_whole
+    assert "the first 100,000 of about 120,000 rows" in result.text
+    assert result.columns["item_id"].figures.distinct < 52_000
+    assert conf["slots"]["item_id"]["buckets"] == pytest.approx(120_000, rel=0.05)
+    assert conf["slots"]["shop_id"]["buckets"] == 122
+    assert "ids stored as floats, a bucket each if all rows have up to 61; as integers" in (
+        result.text
+    )
+
+
 def test_sequences(cli, tmp_path):
     """A list of several lengths with the candidate's values; the command for attention runs."""
     planted_tables.histories(tmp_path / "log.csv", rows=2000)

@@ -136,7 +136,7 @@ def _single(column: Figures, context: Context) -> Column:
             column, "row identifier", remark=f"every row has another: {column.examples()}"
         )
     if column.form == "number" and column.is_whole and _last_word(column) in ID_WORDS:
-        return ids_as_floats(column)
+        return ids_as_floats(column, context)
     if is_number:
         return number_of(column, context)
     return _integers(column, context)

@@ -15,12 +15,23 @@ ROWS_OF_A_BUCKET = 1000  # of values that are rarer
 SKEWED = 10.0  # the largest number in deviations
 
 
-def ids_as_floats(column: Figures) -> Column:
+def ids_as_floats(column: Figures, context: Context) -> Column:
     """Ids that a gap made floats, as pandas does: each number is a bucket of its own."""
-    settings = {"ids": "quantiles", "buckets": min(MOST_BUCKETS, 2 * column.distinct + 2)}
+    expected = column.distinct if context.is_whole else _distinct_of_all(column)
+    buckets = min(MOST_BUCKETS, 2 * expected + 2)
+    settings = {"ids": "quantiles", "buckets": buckets}
     result = slot_of(column, settings | missing_key(column))
-    result.inputs[0].evidence += "; ids that are stored as floats, a bucket each"
+    shown = "ids stored as floats, a bucket each"
+    if not context.is_whole:
+        shown += f" if all rows have up to {buckets // 2:,}; as integers all are apart"
+    result.inputs[0].evidence = f"{shown}; {result.inputs[0].evidence}"
     return result
+
+
+def _distinct_of_all(column: Figures) -> int:
+    """About how many different values all rows have, by those that occur once or twice (Chao)."""
+    once, twice = (int((column.counts == number).sum()) for number in (1, 2))
+    return column.distinct + once * (once - 1) // (2 * (twice + 1))
 
 
 def number_of(column: Figures, context: Context) -> Column:

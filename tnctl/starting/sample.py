@@ -96,6 +96,7 @@ def read_rows(
             skipped += piece.skipped + repeated
             reason = reason or piece.reason or (f"{url} repeats its header" if repeated else "")
             tables.append(rows_read.slice(0, room))
+            is_whole = is_whole and rows_read.num_rows <= room
             day_of_table.append(days[place])
             room -= tables[-1].num_rows
             if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
