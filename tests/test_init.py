@@ -516,8 +516,8 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     keys, evidence = split_of(tmp_path, shuffled[:4000])
     assert keys == {"validation": 0.2}
     assert evidence == (
-        " there is one file: 20% of the rows, at random. Rows sorted by time could be kept by: "
-        "last, as tomorrow's"
+        " there is one file: 20% of the rows, at random, as they are not in the order of "
+        "time: sort them by it to keep the last"
     )
     # Rows are compared by their times, not by the texts of these.
     keys, _ = split_of(tmp_path, [f"{day.astype(object):%d/%m/%Y}" for day in days])

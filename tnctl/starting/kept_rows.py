@@ -31,5 +31,5 @@ def kept_rows(
             return keys, f"{no_file}, in the order of {name}: the last {each}"
     at_random = f"{no_file}: {each.replace('its', 'the')}, at random"
     if event is not None:
-        at_random += f". Rows sorted by {event} could be kept by: last, as tomorrow's"
+        at_random += f", as they are not in the order of {event}: sort them by it to keep the last"
     return keys, at_random
