@@ -187,22 +187,35 @@ def test_ids_as_floats_of_more_rows_than_are_read(tmp_path):
     )
 
 
-def test_sequences(cli, tmp_path):
-    """A list of several lengths with the candidate's values; the command for attention runs."""
-    planted_tables.histories(tmp_path / "log.csv", rows=2000)
-    done = cli("init", "log.csv", cwd=tmp_path)
+def written_histories(cli, folder):
+    """The text of the conf for a log with histories, and the arguments it has for attention."""
+    planted_tables.histories(folder / "log.csv", rows=2000)
+    done = cli("init", "log.csv", cwd=folder)
     assert done.code == 0, done.err
-    text = (tmp_path / "log.yaml").read_text()
+    text = (folder / "log.yaml").read_text()
+    [line] = [line for line in text.splitlines() if "whether attention to item" in line]
+    return text, line.partition("tnctl train ")[2].split()
+
+
+def test_sequences(cli, tmp_path):
+    """A list of several lengths with the candidate's values."""
+    text, arguments = written_histories(cli, tmp_path)
     slots = yaml.safe_load(text)["slots"]
     assert slots["viewed_items"]["pooling"] == "mean"
     assert slots["viewed_items"]["group"] == slots["item"]["group"] == "item"
     assert "# a sequence; 100% of its values are in item; 7." in text
-    [command] = [line for line in text.splitlines() if "whether attention to item" in line]
-    arguments = command.partition("tnctl train ")[2].split()
+    assert arguments[0] == "conf=log.yaml"
+    conf = compose.compose(tmp_path / "log.yaml", arguments[1:])
+    assert conf.recipe["name"] == "din"
+    slot = conf.slots["viewed_items"]
+    assert (slot.pooling, slot.max_length, slot.keep) == ("none", 15, "last")
+
+
+@pytest.mark.long
+def test_the_command_for_attention_trains(cli, tmp_path):
+    _, arguments = written_histories(cli, tmp_path)
     done = cli("train", *arguments, "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
     assert done.code == 0, done.err
-    [conf] = (tmp_path / "runs/din/checkpoints").glob("*/conf.json")
-    assert json.loads(conf.read_text())["slots"]["viewed_items"]["max_length"] == 15
 
 
 def test_what_is_no_sequence(tmp_path):

@@ -59,6 +59,14 @@ def test_the_age_of_a_sign_up_is_an_input(cli, tmp_path, log):
     assert "signup is before time in 100.0% of the rows that have both, by" in result.text
     assert not result.warnings and not any("event" in doubt for doubt in result.doubts)
     (tmp_path / "a.yaml").write_text(result.text)
+    done = cli("check", "conf=a.yaml", cwd=tmp_path)
+    assert done.code == 0 and "signup_age" in done.out, done.out + done.err
+
+
+@pytest.mark.long
+def test_an_age_tells_of_clicks(cli, tmp_path, log):
+    result, _, _ = recognised(write_table(tmp_path / "a.csv", written(log)))
+    (tmp_path / "a.yaml").write_text(result.text)
     done = cli("train", "conf=a.yaml", "output=run", "evaluation.ablate=false", cwd=tmp_path)
     assert done.code == 0, done.err
     with_age = json.loads((tmp_path / "run/report.json").read_text())["auc"]
