@@ -364,8 +364,11 @@ def test_gzip_and_a_file_per_day(tmp_path):
 def test_a_glob_of_parts(tmp_path):
     for part in range(12):
         planted_tables.log_with_semicolons(tmp_path / f"part-{part:02}.csv", rows=300, seed=part)
-    _, conf, _ = recognised(tmp_path / "part-*.csv")
+    result, conf, _ = recognised(tmp_path / "part-*.csv")
     assert conf["data"]["validation"] == "part-11.csv"
+    # By all 3,300 rows, of which 1,200 were read.
+    assert result.sample.rows == 1200
+    assert conf["slots"]["age"]["buckets"] == result.sample.estimate // 200 == 16
     assert conf["data"]["train"] == [f"part-{part:02}.csv" for part in range(11)]
 
 

@@ -47,6 +47,7 @@ class Context:
     ids_only: frozenset[str] = frozenset()
     days: NDArray[np.int64] | None = None  # the number of the day that each row is of
     is_whole: bool = False  # whether the rows that were read are all
+    rows: int = 0  # about how many there are in all
 
 
 def tokens_of(name: str) -> list[str]:

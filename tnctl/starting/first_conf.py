@@ -84,11 +84,12 @@ def first_conf(
         form.format,
         form.keys.get("delimiter"),
         chosen.values,
-        max(FEWEST_BUCKETS, min(BUCKETS, sample.rows // ROWS_OF_A_BUCKET)),
+        max(FEWEST_BUCKETS, min(BUCKETS, sample.estimate // ROWS_OF_A_BUCKET)),
         frozenset(features.numbers if features else ()),
         frozenset(features.ids if features else ()),
         sample.days,
         sample.is_whole,
+        sample.estimate,
     )
     columns = _kinds(measured, chosen, context)
     # Days of folders are those of delivery, so they are no times of the row.

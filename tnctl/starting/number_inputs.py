@@ -11,7 +11,7 @@ from tnctl.starting.column_figures import Figures
 BUCKETS, FEWEST_BUCKETS = 64, 8
 MOST_BUCKETS = 1_000_000
 REPEATED = 10  # how often values occur on average that have an effect of their own
-ROWS_OF_A_BUCKET = 1000  # of values that are rarer
+ROWS_WHERE_RARE = 1000  # of a bucket of values that are rarer
 SKEWED = 10.0  # the largest number in deviations
 
 
@@ -66,7 +66,8 @@ def _buckets(column: Figures, context: Context) -> int:
     """The number of buckets: fewer where values are too rare to have an effect of their own."""
     if column.occurring >= REPEATED * column.distinct:
         return context.buckets
-    return max(FEWEST_BUCKETS, min(context.buckets, column.occurring // ROWS_OF_A_BUCKET))
+    occurring = column.occurring * max(context.rows, column.rows) // column.rows  # in all rows
+    return max(FEWEST_BUCKETS, min(context.buckets, occurring // ROWS_WHERE_RARE))
 
 
 def transform_of(values: NDArray[np.float64], weights: NDArray[np.int64] | None = None) -> str:
