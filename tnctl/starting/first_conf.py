@@ -209,6 +209,11 @@ def _write(
         rows_of_day = round(trained / len(np.unique(sample.days)))
         sections = run_sizes.daily_sections(rows_of_day, len(named.days))
     parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
+    result.text = _text_of(parts)
+
+
+def _text_of(parts: ConfParts) -> str:
+    """The text, without comments where it would be too long. Raises Failure if it still is."""
     text = conf_text(parts)
     if len(text.encode()) > limits.CONF_BYTES:
         parts.left_out = {}
@@ -216,10 +221,10 @@ def _write(
         text = conf_text(parts, with_evidence=False)
     if len(text.encode()) > limits.CONF_BYTES:
         raise Failure(
-            f"a conf of {len(inputs):,} inputs would be longer than {limits.CONF_BYTES:,} bytes, "
-            "the most that a conf may have. Write columns together as lists"
+            f"a conf of {len(parts.inputs):,} inputs would be longer than {limits.CONF_BYTES:,} "
+            "bytes, the most that a conf may have. Write columns together as lists"
         )
-    result.text = text
+    return text
 
 
 def _read_by_inputs(columns: dict[str, Column]) -> set[str]:
