@@ -221,10 +221,10 @@ def placed(workspace, monkeypatch):
     conf, workers = conf_of(workspace, monkeypatch), []
     address = f"127.0.0.1:{free_port()}"
 
-    def make(rank):
+    def make(rank, /, **assigned):
         supervised = Assigned(rank)
         port = 0 if rank else int(address.rpartition(":")[2])
-        supervised.assignment = dataclasses.replace(supervised.assignment, port=port)
+        supervised.assignment = dataclasses.replace(supervised.assignment, port=port, **assigned)
         supervised.report_port = lambda _: None
         supervised.address = lambda _: address
         workers.append(Member(supervised, conf))
@@ -236,6 +236,14 @@ def placed(workspace, monkeypatch):
         worker._endpoint.close()
         if worker._node is not None:
             worker._node.close()
+
+
+class Lost(Exception):
+    pass
+
+
+def lose(_, reason):
+    raise Lost(reason)
 
 
 def test_workers_join_while_worker_0_still_begins(placed, monkeypatch):
@@ -272,8 +280,26 @@ def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
     assert len(said) == 1 and "another process may do so. Waiting up to 120 s for it" in said[0]
 
 
-class Lost(Exception):
-    pass
+@pytest.mark.parametrize(("assigned", "words"), [
+    ({"token": "of another run"}, "it refuses the token of this worker: all need the same TNCTL_T"),
+    ({"rank": 2, "ranks": 3}, "it has no worker of this rank: all need the same number of workers"),
+])  # fmt: skip
+def test_a_worker_that_is_refused_for_long_ends_and_the_others_go_on(
+    placed, monkeypatch, assigned, words
+):
+    monkeypatch.setattr(cluster_member, "SECONDS_REFUSED", 1.0)
+    monkeypatch.setattr(Member, "_lose", lose)
+    make = placed[0]
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(make(0).join)
+        refused, started = make(1, **assigned), time.monotonic()
+        with pytest.raises(UserError, match=f"^worker {refused.rank} does not connect to worker 0: "
+                                            f"{words}") as caught:  # fmt: skip
+            refused.join()
+        assert caught.value.exit_code == 2 and time.monotonic() - started > 1
+        assert not first.done()
+        make(1).join()
+        assert first.result(60).rank == 0
 
 
 @pytest.mark.parametrize(("address", "reason"), [
@@ -282,9 +308,6 @@ class Lost(Exception):
     (None, "worker 0 did not listen within 1 s: "),
 ])  # fmt: skip
 def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, address, reason):
-    def lose(_, reason):
-        raise Lost(reason)
-
     monkeypatch.setattr(Member, "_lose", lose)
     monkeypatch.setattr(Assigned, "address", lambda *_: address)
     conf = conf_of(workspace, monkeypatch)

@@ -110,18 +110,18 @@ def test_frames_pass_encrypted_connections(make, given):
         assert receiver.frames[0][1] == content
 
 
-@pytest.mark.parametrize(("accepting", "dialing", "reason", "is_final"), [
-    ({}, {"name": "stranger", "authority": "foreign"}, "refused by cluster.tls.authority", True),
-    ({"name": "named"}, {}, "its certificate is for another host", True),
-    ({"encrypted": False}, {}, "it does not use TLS, and this worker does", True),
-    ({}, {"encrypted": False}, "it closed the connection: all workers need cluster.tls", False),
+@pytest.mark.parametrize(("accepting", "dialing", "reason"), [
+    ({}, {"name": "stranger", "authority": "foreign"}, "refused by cluster.tls.authority"),
+    ({"name": "named"}, {}, "its certificate is for another host"),
+    ({"encrypted": False}, {}, "it does not use TLS, and this worker does"),
+    ({}, {"encrypted": False}, "it uses TLS, and this worker does not"),
 ])  # fmt: skip
-def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason, is_final):
+def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason):
     accepts, dials = make(0, **accepting), make(1, **dialing)
     dials.endpoint.connect(0, accepts.address)
     cluster_commands.until(lambda: dials.endpoint.failure(0), SECONDS)
     assert reason in dials.endpoint.failure(0)
-    assert dials.endpoint.untrusted() == ({0: dials.endpoint.failure(0)} if is_final else {})
+    assert dials.endpoint.mistakes(SECONDS) == {0: dials.endpoint.failure(0)}
     assert not accepts.events and not dials.events
 
 
@@ -220,7 +220,7 @@ def test_a_worker_of_another_authority_is_refused_in_a_line(parts, pem):
         training.variables = variables
         training.overrides = [f"cluster.timeout={60}", *patience]
         training.start(1, *overrides(pem, "stranger", authority="foreign"))
-        assert training.wait() == [75, 1], training.said
+        assert training.wait() == [75, 2], training.said
     last = training.commands[1].said.splitlines()[-1]
     assert last == (
         "tnctl train: worker 1 does not connect to worker 0: its certificate is refused by "
@@ -228,3 +228,25 @@ def test_a_worker_of_another_authority_is_refused_in_a_line(parts, pem):
     )
     assert "1 of 2 workers did not join within 20 s: 1\n" in training.commands[0].said
     assert "Traceback" not in training.said
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.parametrize("encrypted", [0, 1])
+def test_tls_of_one_side_ends_the_worker_that_is_refused(parts, pem, encrypted):
+    port = free_port()
+    variables = [of_tnctl(rank, 2, port) for rank in range(2)]
+    right = overrides(pem) if encrypted == 0 else []
+    with Scheduled(parts, variables[:1], *right, "train.epochs=1") as training:
+        training.variables, general = variables, training.overrides
+        training.overrides = [text for text in general if text not in right]
+        training.start(1, *([] if right else overrides(pem)))
+        assert training.commands[1].process.wait(SECONDS) == 2, training.said
+        last = training.commands[1].said.splitlines()[-1]
+        assert last.startswith("tnctl train: worker 1 does not connect to worker 0: it ")
+        assert last.endswith("TLS, and this worker does" + (" not" if right else "")
+                             + " (cluster.tls)")  # fmt: skip
+        training.overrides = general
+        training.start(1)
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run, epochs=1) and "start again" not in training.said

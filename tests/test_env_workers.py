@@ -12,7 +12,7 @@ import cluster_commands
 import cluster_in_one_process
 import env_commands
 import pytest
-from cluster_commands import trained_once
+from cluster_commands import SECONDS, trained_once
 from conftest import CONF
 from env_commands import TOKEN, Scheduled, free_port, of_tnctl
 from test_cluster import conf_of, digest_of
@@ -154,6 +154,25 @@ def test_a_worker_with_another_conf_ends_all(parts):
     assert "refused worker 1: worker 1 has another conf" in training.commands[0].said
     last = training.commands[1].said.splitlines()[-1]
     assert last.startswith("tnctl train: worker 0 has refused worker 1: worker 1 has another conf")
+
+
+@pytest.mark.long
+def test_a_wrong_token_ends_the_command_that_has_it_and_no_other(parts):
+    right = own()
+    with Scheduled(parts, right[:1], "train.epochs=1") as training:
+        training.variables = [right[0], right[1] | {"TNCTL_TOKEN": TOKEN[::-1]}]
+        training.start(1)
+        assert training.commands[1].process.wait(SECONDS) == 2, training.said
+        last = training.commands[1].said.splitlines()[-1]
+        assert last.startswith(
+            "tnctl train: worker 1 does not connect to worker 0: it refuses the token of this "
+            "worker: all need the same TNCTL_TOKEN or TNCTL_TOKEN_FILE"
+        )
+        assert "it has not the token of this run" in training.commands[0].said
+        training.variables = right
+        training.start(1)
+        assert training.wait() == [0, 0], training.said
+    assert trained_once(training.run, epochs=1) and "start again" not in training.said
 
 
 @pytest.mark.long

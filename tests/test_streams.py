@@ -1,5 +1,6 @@
 """Frames between processes: every byte, both ways, and what happens when a peer is not one."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
-from tnctl.cluster.transport import streams
+from tnctl.cluster.transport import attempts, streams
 from tnctl.cluster.transport.frame_parts import (
     BULK,
     HEADER,
@@ -191,7 +192,10 @@ def test_strangers_are_refused_and_counted(make):
             call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")(
                 iter([bytes(100)]), metadata=((streams.TOKEN, token), (streams.PEER, str(rank)))
             )
-            assert call.code() == grpc.StatusCode.UNAUTHENTICATED
+            is_known = token == TOKEN
+            assert call.code() == (
+                grpc.StatusCode.NOT_FOUND if is_known else grpc.StatusCode.UNAUTHENTICATED
+            )
             assert TOKEN not in f"{call!r} {call.details()} {call.debug_error_string()}"
     with grpc.insecure_channel(accepts.address) as channel:
         method = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
@@ -213,8 +217,53 @@ def test_a_worker_with_another_token_is_not_connected(make):
     deadline = time.monotonic() + SECONDS
     while dials.endpoint.failure(0) is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert "refused the token" in dials.endpoint.failure(0)
+    assert dials.endpoint.failure(0).startswith("it refuses the token of this worker")
+    # It may be a process of an earlier run, which ends.
+    assert dials.endpoint.mistakes(SECONDS) == {}
+    assert dials.endpoint.mistakes(0.0) == {0: dials.endpoint.failure(0)}
     assert not dials.events
+
+
+def test_what_may_pass_is_a_mistake_when_it_has_lasted():
+    now = [0.0]
+    seen = attempts.Attempts(lambda: now[0])
+    for reason in (attempts.OTHER_TOKEN, "its connection is lost (UNAVAILABLE)"):
+        seen.failed(0, reason)
+        now[0] += 9
+        seen.failed(0, reason)
+        assert seen.reason(0) == reason and seen.mistakes(10) == {}
+    seen.failed(0, attempts.OTHER_TOKEN)  # the time in which nobody listened does not count
+    now[0] += 9
+    assert seen.mistakes(10) == {}
+    now[0] += 1
+    assert seen.mistakes(10) == {0: attempts.OTHER_TOKEN}
+    seen.failed(2, attempts.USES_TLS)
+    assert seen.mistakes(99) == {2: attempts.USES_TLS}
+    seen.succeeded(0)
+    assert seen.reason(0) is None and list(seen.mistakes(10)) == [2]
+
+
+def test_what_closes_all_connections_may_yet_begin(make):
+    """As a proxy does whose server still starts: it is no worker with TLS."""
+    dials = make(1)
+
+    def close_all(server):
+        with contextlib.suppress(OSError):
+            while True:
+                server.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        threading.Thread(target=close_all, args=[server], daemon=True).start()
+        assert not attempts.speaks_tls(address)
+        dials.endpoint.connect(0, address)
+        deadline = time.monotonic() + SECONDS
+        while dials.endpoint.failure(0) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert dials.endpoint.failure(0) and dials.endpoint.mistakes(0.0) == {}
+        server.shutdown(socket.SHUT_RDWR)
+    assert not attempts.speaks_tls(address)  # nobody listens
+    assert not attempts.speaks_tls(make(0).address)
 
 
 def test_what_is_no_grpc_is_ignored(make):

@@ -37,12 +37,13 @@ from tnctl.cluster.worker_errors import (
     of_worker,
     show_traceback,
 )
-from tnctl.errors import Failure, quoted
+from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf
 
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_TO_LEAVE = 2.0
+SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
 FLUSHED = 0.2  # seconds in which the last frames are sent
 
 
@@ -161,8 +162,10 @@ class Member:
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._change:
             while not self._change.wait_for(condition, SECONDS_BETWEEN_LOOKS):
-                for peer, reason in self._endpoint.untrusted().items():
-                    raise Failure(
+                # Whoever is refused ends, and those that refuse it go on.
+                seconds = min(SECONDS_REFUSED, self._patience / 2)
+                for peer, reason in self._endpoint.mistakes(seconds).items():
+                    raise UserError(
                         f"{self._name(self.rank)} does not connect to {self._name(peer)}: {reason}"
                     )
                 if time.monotonic() >= self._deadline:

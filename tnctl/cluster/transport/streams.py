@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tnctl.cluster import NEEDS_GRPC
+from tnctl.cluster.transport.attempts import (
+    CLOSED,
+    OTHER_RANK,
+    OTHER_TOKEN,
+    USES_TLS,
+    Attempts,
+    reason_of,
+    speaks_tls,
+)
 from tnctl.cluster.transport.certificates import Certificates
 from tnctl.cluster.transport.frame_parts import (
     BULK,
@@ -43,22 +52,10 @@ SERVICE, METHOD = "tnctl.Frames", "Exchange"
 TOKEN, PEER = "tnctl-token", "tnctl-peer"
 WAITING_BYTES = 64 << 20  # that may wait for one peer, before a sender has to wait
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts to connect
+# By these codes a call is refused.
+OTHER_TOKEN_CODE, OTHER_RANK_CODE = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.NOT_FOUND
+REFUSALS = {OTHER_TOKEN_CODE: OTHER_TOKEN, OTHER_RANK_CODE: OTHER_RANK}
 STRANGERS = 8  # calls beyond those of peers that may be open at a time
-# What gRPC says of a connection that TLS refuses, and what that is. It stays so.
-ANOTHER_NAME = (
-    "its certificate is for another host than that of its address; cluster.tls.name is for "
-    "certificates with a name of their own"
-)
-UNTRUSTED = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is refused by cluster.tls.authority",
-    "Hostname Verification Check failed": ANOTHER_NAME,
-    "is not in peer certificate": ANOTHER_NAME,
-    "WRONG_VERSION_NUMBER": "it does not use TLS, and this worker does (cluster.tls)",
-}
-CLOSED = {
-    "Socket closed": "it closed the connection: all workers need cluster.tls with the same "
-    "authority, or none"
-}
 OPTIONS = [
     ("grpc.max_receive_message_length", HEADER.size + PART_BYTES),
     ("grpc.max_send_message_length", HEADER.size + PART_BYTES),
@@ -116,7 +113,7 @@ class Endpoint:
         self._on_lost, self._on_stranger = on_lost, on_stranger
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
-        self._attempts: dict[int, str] = {}
+        self._attempts = Attempts()
         self._dialers: list[threading.Thread] = []
         self._calls: set[Any] = set()
         self._closed = threading.Event()
@@ -184,13 +181,14 @@ class Endpoint:
 
     def failure(self, peer: int) -> str | None:
         """Why the last attempt to connect to a peer failed; None if it did not."""
-        return self._attempts.get(peer)
+        return self._attempts.reason(peer)
 
-    def untrusted(self) -> dict[int, str]:
-        """The peers that TLS refuses, and why; another attempt would end so too."""
-        return {
-            peer: reason for peer, reason in self._attempts.items() if reason in UNTRUSTED.values()
-        }
+    def mistakes(self, seconds: float) -> dict[int, str]:
+        """The peers to which a wrong setting allows no connection, and which it is.
+
+        A token that is refused counts when it was refused for `seconds`.
+        """
+        return self._attempts.mistakes(seconds)
 
     def close(self) -> None:
         """End all streams, without callbacks; frames that wait are dropped.
@@ -216,10 +214,10 @@ class Endpoint:
         metadata = {key: str(value) for key, value in context.invocation_metadata()}
         # First, before anything else of the caller is looked at.
         if not hmac.compare_digest(metadata.get(TOKEN, "").encode(), self._token.encode()):
-            self._refuse(context, "it has not the token of this run")
+            self._refuse(context, "it has not the token of this run", OTHER_TOKEN_CODE)
         peer = self._rank_of(metadata)
         if peer is None:
-            self._refuse(context, "it is no worker of this run")
+            self._refuse(context, "it is no worker of this run", OTHER_RANK_CODE)
         outgoing = Outgoing(WAITING_BYTES)
         if self._closed.is_set() or not context.add_callback(outgoing.end):
             return iter(())
@@ -230,11 +228,11 @@ class Endpoint:
         ).start()
         return outgoing
 
-    def _refuse(self, context: Any, reason: str) -> None:
+    def _refuse(self, context: Any, reason: str, code: Any) -> None:
         with self._lock:
             self.strangers += 1
         self._on_stranger(context.peer(), reason)
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "")
+        context.abort(code, "")
 
     def _rank_of(self, metadata: dict[str, str]) -> int | None:
         """The rank that a peer says it has; None for no rank of this run, and for this process."""
@@ -265,9 +263,12 @@ class Endpoint:
                 # Comes when the peer has accepted, or the call has failed.
                 answer = {key: str(value) for key, value in call.initial_metadata()}
                 if self._rank_of(answer) != peer:
-                    self._attempts[peer] = _refusal(call, f"{address} is not worker {peer}")
+                    reason = _refusal(call, f"{address} is not worker {peer}")
+                    if reason in CLOSED.values() and self._certificates is None:
+                        reason = USES_TLS if speaks_tls(address) else reason
+                    self._attempts.failed(peer, reason)
                     return False
-                self._attempts.pop(peer, None)
+                self._attempts.succeeded(peer)
                 self._read(peer, _Stream(outgoing, call.cancel), call)
             finally:
                 outgoing.end()
@@ -342,10 +343,6 @@ def _reason(call: Any) -> str:
     code = call.code() if isinstance(call, grpc.Call) else None
     if code is None or code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
         return "its stream ended"
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return "it refused the token of this run"
-    details = call.details() or ""
-    for sign, reason in (UNTRUSTED | CLOSED).items():
-        if sign in details:
-            return reason
-    return f"its connection is lost ({code.name})"
+    if code in REFUSALS:
+        return REFUSALS[code]
+    return reason_of(call.details() or "") or f"its connection is lost ({code.name})"
