@@ -59,7 +59,7 @@ def test_help_and_the_page_have_ranges_and_conditions(monkeypatch):
         limit, meaning = key.declaration.limit, key.declaration.meaning
         assert f"{meaning} ({limit})" in text if limit else meaning in text, path
         assert meaning in page and limit in page, path
-    assert "train.batch_size=4096 examples per step (between 1 and 1,048,576)" in text
+    assert "train.batch_size=null examples per step (null: chosen" in text
     assert "(default: 0); only for name=sgd (between 0 and 0.9999)" in text
     assert "ids=hash or modulo or vocabulary (between 0" in text
     assert keys_only_for("optimizer.dense", "name") >= {"epsilon", "beta1", "l1", "momentum"}

@@ -159,4 +159,4 @@ class Run:
 
     @cached_property
     def _inference(self) -> "Inference":
-        return self._reader.inference(self._conf.train.batch_size)
+        return self._reader.inference(self._conf.train.batch_rows)

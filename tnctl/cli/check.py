@@ -141,6 +141,8 @@ def show(recipe: str, findings: "Forecast") -> None:
         show_workers(findings.workers)
     show_lives(findings)
     show_inputs(recipe, findings)
+    if findings.batch is not None:
+        say(findings.batch.sentence)
     if findings.unused is not None:
         say(f"columns that nothing reads: {', '.join(findings.unused) or 'none'}")
     for warning in findings.warnings:

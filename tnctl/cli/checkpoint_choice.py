@@ -60,7 +60,7 @@ def with_checkpoint(
         checkpoint = find(taken, conf.output)
         refuse_conf_of_another_model(checkpoint, conf)
         refuse_other_split(checkpoint.conf(), conf.data)
-        return run(checkpoint, conf)
+        return run(checkpoint, sized_as_trained(checkpoint, conf))
 
     if "conf" in taken:
         return compose.with_conf(
@@ -83,6 +83,13 @@ def with_checkpoint(
         return run(checkpoint, conf)
 
     return compose.with_saved(saved, overrides, with_saved, takes_cluster=name is not None)
+
+
+def sized_as_trained(checkpoint: "Checkpoint", conf: Conf) -> Conf:
+    """A conf with the batch size of a checkpoint, if it leaves that open."""
+    from tnctl.data.batch_sizes import as_saved
+
+    return as_saved(conf, checkpoint.conf())
 
 
 def refuse_unnamed_recipe(checkpoint: "Checkpoint", name: str, of_user: bool) -> None:
@@ -172,7 +179,7 @@ def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
     from tnctl.progress import waiting
 
     with waiting(f"loading {checkpoint.folder}"):
-        return Inference(load(checkpoint, conf), conf.train.batch_size)
+        return Inference(load(checkpoint, conf), conf.train.batch_rows)
 
 
 def local_reader(checkpoint: "Checkpoint", conf: Conf) -> "ModelReaders":

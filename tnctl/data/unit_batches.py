@@ -46,7 +46,7 @@ def unit_windows(
 
     `limit` is the most rows of each. Raises `Failure` as `windows` does.
     """
-    size = window_rows(conf.data.window, conf.train.batch_size)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
     for left in remainders:
         unit, number, offset, ended = left.unit, left.window, left.offset, False
         skipped_before = skipped.rows
@@ -120,6 +120,6 @@ def training_batches(
         yield from unit_batches(
             ahead,
             shuffled,
-            conf.train.batch_size,
-            window_rows(conf.data.window, conf.train.batch_size),
+            conf.train.batch_rows,
+            window_rows(conf.data.window, conf.train.batch_rows),
         )

@@ -70,7 +70,7 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
 
 def _units_per_worker(conf: Conf, rows: int, workers: int) -> int:
     by_windows = rows // (
-        workers * WINDOWS_PER_UNIT * window_rows(conf.data.window, conf.train.batch_size)
+        workers * WINDOWS_PER_UNIT * window_rows(conf.data.window, conf.train.batch_rows)
     )
     return min(max(by_windows, FEWEST_PER_WORKER), MOST_PER_WORKER)
 

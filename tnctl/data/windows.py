@@ -62,7 +62,7 @@ def windows(
     With a `unit` the windows are those of that part of the split, which may have no row; rows that
     cannot be read are only counted, for whoever reads all units to report.
     """
-    size = window_rows(conf.data.window, conf.train.batch_size)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
     encode = prepared_rows.encoder(features) if conf.data.prepared else features.encode
     skipped = skipped or Skipped(split, conf.data.bad_rows)
     tables = _tables(conf, features.columns, encode, split, skipped, unit)
@@ -170,6 +170,26 @@ def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[n
         labels = labels_of(column, key, label, conf.data.missing, squared, where)
     rows = np.arange(first, first + table.num_rows, dtype=np.uint64)
     return np.flatnonzero((labels > 0) | kept_negatives(conf.seed, conf.data.negatives, rows))
+
+
+def count_kept(conf: Conf, most: int) -> tuple[int, int]:
+    """How many of the first rows of data.train data.negatives keeps, and how many were read.
+
+    At least `most` rows are read, if there are so many. Raises as `windows` does.
+    """
+    [label] = conf.data.all_labels.values()
+    skipped = Skipped("train", conf.data.bad_rows)
+
+    def read(table: pa.Table, where: Where) -> NDArray[np.int64]:
+        return _sampled(conf, table, where, 0)
+
+    kept = rows = 0
+    for piece in sources.pieces(conf, "train", [label.column], WHOLE):
+        chosen_rows, good = skipped.good(piece.table, piece.where, read)
+        kept, rows = kept + len(chosen_rows), rows + len(good)
+        if rows >= most:
+            break
+    return kept, rows
 
 
 def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -58,10 +58,10 @@ class LocalReader:
             self.model = load(checkpoint, conf)
 
     def metrics(self, split: str) -> dict[str, Any]:
-        return score(self.inference(self._conf.train.batch_size), self._conf, split).metrics()
+        return score(self.inference(self._conf.train.batch_rows), self._conf, split).metrics()
 
     def predictions(self, split: str) -> Generator[pa.Table]:
-        inference = self.inference(self._conf.train.batch_size)
+        inference = self.inference(self._conf.train.batch_rows)
         return predicted_windows(inference, self._conf, split)
 
     def inference(self, batch_size: int) -> Inference:

@@ -104,7 +104,7 @@ def scored(inference: Inference, window: Batch, train: Train, names: list[str]) 
     """The carried columns of a window, then predictions (float64) and logits (float32)."""
     order = np.arange(window.rows, dtype=np.uint32)
     logits = np.concatenate(
-        [inference(batch) for batch in batches(window, order, train.batch_size)]
+        [inference(batch) for batch in batches(window, order, train.batch_rows)]
     )
     table = window.carried if window.carried is not None else pa.table({})
     columns = dict(zip(table.column_names, table.columns, strict=True))

@@ -71,8 +71,8 @@ def unshuffled_units(
     cut = unit_batches(
         counted(),
         in_file_order,
-        conf.train.batch_size,
-        window_rows(conf.data.window, conf.train.batch_size),
+        conf.train.batch_rows,
+        window_rows(conf.data.window, conf.train.batch_rows),
     )
     with ReadAhead((batch for batch, _ in cut), BATCHES_AHEAD) as ahead:
         yield ahead

@@ -27,7 +27,7 @@ def predict_table(inference: Inference, conf: Conf, table: Any) -> pa.Table:
     BadRowsError for the first value that cannot be read: data.bad_rows is of files.
     """
     features = features_of(conf, inference.model, labelled=False)
-    size = window_rows(conf.data.window, conf.train.batch_size)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
     names = columns_written(inference.model.heads)
     kinds = [pa.float64() if number % 2 == 0 else pa.float32() for number in range(len(names))]
     schema = pa.schema(list(zip(names, kinds, strict=True)))

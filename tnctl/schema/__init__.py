@@ -32,11 +32,19 @@ from tnctl.schema.keys import (
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
 from tnctl.schema.time_section import ISO, Time
-from tnctl.schema.training_sections import Baseline, Evaluation, Loss, Save, Train, Warm
+from tnctl.schema.training_sections import (
+    MOST_BATCH,
+    Baseline,
+    Evaluation,
+    Loss,
+    Save,
+    Train,
+    Warm,
+)
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
-    "FORMATS", "ID_KINDS", "ISO", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
+    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
     "SLOT_NAME", "UNITS", "Admission", "Baseline", "Cluster", "Conf", "Data", "Declaration",
     "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife", "GroupOptimizers", "IdKind",
     "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer", "Optimizers", "RowLife",

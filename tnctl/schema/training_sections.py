@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tnctl.errors import refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 
+MOST_BATCH = 4096  # that is chosen where batch_size is null
+
 
 @dataclass
 class Loss(Section):
@@ -42,7 +44,13 @@ class Loss(Section):
 class Train(Section):
     """The training loop."""
 
-    batch_size: int = number(4096, 1, 1_048_576, "examples per step")
+    batch_size: int | None = number(
+        None,
+        1,
+        1_048_576,
+        "examples per step (null: chosen when a run begins, a power of two from 32 to 4096 with "
+        "which a pass over data.train has some 150 steps)",
+    )
     epochs: int = number(1, 1, 1_000_000, "passes over data.train")
     loss: Loss = key(Loss, "what is minimised")
     threads: int | None = number(
@@ -59,6 +67,11 @@ class Train(Section):
     profile: list[int] | None = key(
         None, "[first, last]: steps that TensorFlow's profiler records, for TensorBoard"
     )
+
+    @property
+    def batch_rows(self) -> int:
+        """batch_size; where it is still open, as in commands that train nothing, the largest."""
+        return MOST_BATCH if self.batch_size is None else self.batch_size
 
     def check(self) -> None:
         refuse_if(

@@ -1,10 +1,9 @@
 """Batch size, passes and width of the model, by the number of rows."""
 
-import math
 from typing import Any
 
-STEPS_OF_A_PASS = 150
-LEAST_BATCH, MOST_BATCH = 32, 4096
+from tnctl.data.batch_sizes import by_rows
+
 ROWS_TRAINED = 1_000_000  # in all passes together, unless validation ends training before
 MOST_PASSES = 20
 SMALL, MIDDLE = 300_000, 3_000_000  # rows
@@ -41,8 +40,7 @@ def daily_sections(rows: int, days: int) -> Sections:
 
 def _batch(rows: int) -> tuple[int, int]:
     """The batch size, and the steps in a pass."""
-    exponent = round(math.log2(max(rows / STEPS_OF_A_PASS, 1)))
-    batch = min(max(2**exponent, LEAST_BATCH), MOST_BATCH)
+    batch = by_rows(rows)
     return batch, -(-rows // batch)
 
 

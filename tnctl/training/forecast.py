@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.data import nested_columns, row_estimates, row_split, sources, statistics, units
+from tnctl.data import (
+    batch_sizes,
+    nested_columns,
+    row_estimates,
+    row_split,
+    sources,
+    statistics,
+    units,
+)
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
@@ -102,6 +110,7 @@ class Forecast:
     heads: tuple[str, ...]
     dense_weights: int
     dense_bytes: int
+    batch: batch_sizes.Choice | None  # None when the conf gives train.batch_size
     days: Days | None
     workers: WorkerMemory | None  # None without a cluster
     warnings: list[str]
@@ -122,6 +131,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         if not days.there:
             raise none_there(conf.data)
         conf = conf_of_day(conf, days.there[0])  # in the place of every day
+    conf, batch = with_batch_size(conf)
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
@@ -157,6 +167,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         dense_weights=sum(model.dense.sizes),
         # Weights, the optimizer's state and gradients.
         dense_bytes=4 * sum(model.dense.sizes) * (2 + len(model.dense.states)),
+        batch=batch,
         days=days,
         workers=None,
         warnings=[],
@@ -165,6 +176,14 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         findings.workers = worker_memory(conf.cluster.workers, conf.cluster.servers, findings)
     findings.warnings = warnings(conf, layout, findings, sample, figures)
     return findings
+
+
+def with_batch_size(conf: Conf) -> tuple[Conf, batch_sizes.Choice | None]:
+    """A conf with a batch size, and how it was chosen; None where the conf gives it."""
+    if conf.train.batch_size is not None:
+        return conf, None
+    choice = batch_sizes.chosen(conf)
+    return batch_sizes.sized(conf, choice.batch_size), choice
 
 
 def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowCount | None:

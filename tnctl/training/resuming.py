@@ -10,6 +10,7 @@ from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import name_of, newest_first, split
 from tnctl.checkpoint.load import Checkpoint, open_checkpoint
+from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.sources import files_of, fingerprints
@@ -43,7 +44,9 @@ def start(conf: Conf) -> Checkpoint | None:
     for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
         try:
             checkpoint = open_checkpoint(folder)
-            differing = differences(bare_conf(conf_to_json(conf)), bare_conf(checkpoint.conf()))
+            saved = checkpoint.conf()
+            now = conf_to_json(as_saved(conf, saved))
+            differing = differences(bare_conf(now), bare_conf(saved))
         except DamagedError as error:
             say(str(error))
             damage = damage or error

@@ -27,7 +27,7 @@ def insert_all_rows(model: Model, features: Features) -> None:
             insert_counted(table, group, count or 0)
     if all(count is not None for of_groups in counts for count in of_groups.values()):
         return
-    size = model.conf.train.batch_size
+    size = model.conf.train.batch_rows
     parameters = LocalParameters(model)
     for window in windows(model.conf, features, "train"):
         for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):

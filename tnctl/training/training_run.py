@@ -9,6 +9,7 @@ from functools import partial
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data import row_split, statistics
+from tnctl.data.batch_sizes import as_saved, chosen, sized
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
@@ -19,7 +20,7 @@ from tnctl.model.building import Model, enable_determinism
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
-from tnctl.schema import Cluster, Conf, Train
+from tnctl.schema import Cluster, Conf
 from tnctl.training import (
     baseline,
     early_stopping,
@@ -36,7 +37,6 @@ from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
-from tnctl.training.probable_mistakes import of_steps
 from tnctl.training.report import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
@@ -85,6 +85,7 @@ def train(
         days = None
         report: Report | None = None
         if checkpoint is not None:
+            conf = as_saved(conf, checkpoint.conf())
             days = Daily(conf, checkpoint.days, accept) if by_day else None
             more = resuming.has_more_passes(conf, checkpoint)
             report = None if more else finished_report(conf.output, days)
@@ -149,7 +150,6 @@ class Run:
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
                     self._train(workers, checkpoints, [observer(state)] if observer else [])
-                    self._say_few_steps()
                 signals.impatient()
                 report = write_report(
                     conf,
@@ -163,13 +163,6 @@ class Run:
                 )
         run_folder.finish(self.claims)
         return report
-
-    def _say_few_steps(self) -> None:
-        """Say that the default batch size has made few steps, and which one is better."""
-        train, epochs = self.conf.train, self.state.epochs
-        if self.daily is None and epochs and train.batch_size == Train().batch_size:
-            for warning in of_steps(train, epochs[0].examples):
-                say(warning)
 
     def _train(
         self, workers: Workers, checkpoints: Checkpoints, others: Sequence[Observer]
@@ -220,6 +213,7 @@ def begin_run(
         days = Daily(conf, record, accept) if daily(conf) else None
         # What is measured on the first day is valid for all days.
         of_first_day = conf_of_day(conf, None if days is None else days.first)
+        conf = with_batch_size(conf, of_first_day)
         model = new_model(conf, processes, start, of_first_day)
     if overwrite:
         # Only now, when the conf and the data are known to make a model. The first window of each
@@ -245,6 +239,8 @@ def resume_run(
     stopwatch: Stopwatch,
 ) -> Run:
     """The run of an output in the state of its newest checkpoint that is whole."""
+    # An imported checkpoint may leave its batch size open too.
+    conf = with_batch_size(conf, conf_of_day(conf, None if days is None else days.first))
     checkpoint, model = resuming.load_newest(conf, newest, processes.load)
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, accept)
@@ -263,6 +259,16 @@ def resume_run(
     if days is not None:
         state.days, state.trained = days.record, not days.left
     return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
+
+
+def with_batch_size(conf: Conf, of_first_day: Conf) -> Conf:
+    """A conf with a batch size: where it leaves that open, by the rows of its first day."""
+    if conf.train.batch_size is not None:
+        return conf
+    with waiting("counting the rows of data.train"):
+        choice = chosen(of_first_day)
+    say(choice.sentence)
+    return sized(conf, choice.batch_size)
 
 
 def record_workers(log: Log, cluster: Cluster, step: int) -> None:

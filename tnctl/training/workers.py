@@ -251,11 +251,11 @@ class LocalWorkers:
     def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals) -> None:
         """`steps` were trained before."""
         self._conf, self._signals = conf, signals
-        self.model, self.inference = model, Inference(model, conf.train.batch_size)
+        self.model, self.inference = model, Inference(model, conf.train.batch_rows)
         self.owners = LocalOwners(conf)
         self._memory = MemoryWatch(model)
         self._features = features_of(conf, model)
-        self._step: TrainingStep | None = TrainingStep(model, conf.train.batch_size, steps)
+        self._step: TrainingStep | None = TrainingStep(model, conf.train.batch_rows, steps)
         self._trained_steps = steps  # as long as there is no step that knows it
         # Of the current model, by the step after which they were computed.
         self._last_metrics: tuple[int, SplitMetrics] | None = None
@@ -351,7 +351,7 @@ class LocalWorkers:
         del self.model, self.inference
         gc.collect()
         self.model = load(open_checkpoint(folder), self._conf)
-        self.inference = Inference(self.model, self._conf.train.batch_size)
+        self.inference = Inference(self.model, self._conf.train.batch_rows)
 
 
 class OneProcess:

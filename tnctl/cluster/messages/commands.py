@@ -44,11 +44,12 @@ class Vocabulary:
 class Build:
     """Make a model with initial weights; the reply is a `Built`.
 
-    `statistics` are without vocabularies, which `Vocabulary` has sent.
+    `statistics` are without vocabularies, which `Vocabulary` has sent. `batch_size` is rank 0's.
     """
 
     command: Literal["build"] = "build"
     statistics: Measured
+    batch_size: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class Load:
 
     command: Literal["load"] = "load"
     folder: Text
+    batch_size: Count
 
 
 @dataclass(frozen=True, kw_only=True)

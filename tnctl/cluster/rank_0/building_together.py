@@ -33,7 +33,9 @@ def build_together(node: Node, conf: Conf, statistics: Statistics) -> Model:
             sent = node.command_members(commands.Vocabulary(slot=slot, values=part))
             commands.replies_of(commands.Done, sent)
     measured = replace(measured, vocabularies={})
-    replies = node.command_members(commands.Build(statistics=measured))
+    replies = node.command_members(
+        commands.Build(statistics=measured, batch_size=conf.train.batch_rows)
+    )
     model = built(conf, statistics, node.rank, node.membership)
     _check_dense(node, model, commands.replies_of(commands.Built, replies))
     return model
@@ -62,7 +64,7 @@ def load_together(node: Node, conf: Conf, folder: str) -> Model:
 
     Raises DamagedError, also when the workers together have other rows than the manifest says.
     """
-    futures = node.command_members(commands.Load(folder=folder))
+    futures = node.command_members(commands.Load(folder=folder, batch_size=conf.train.batch_rows))
     model = loaded(conf, folder, node.rank, node.membership)
     parts = []
     for rank, reply in enumerate(commands.replies_of(commands.Loaded, futures), 1):

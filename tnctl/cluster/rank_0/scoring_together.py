@@ -74,7 +74,7 @@ def predict_together(node: Node, conf: Conf, share: Share, split: str) -> Genera
         skipped.add(reply.skipped, reply.reason)
     if not any(map(sum, counts)):
         raise none_left(conf, split, skipped)
-    size = window_rows(conf.data.window, conf.train.batch_size)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
     yield from prediction_blocks.in_windows(_in_order(node, blocks, counts), size)
     skipped.report()
 

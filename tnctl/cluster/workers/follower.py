@@ -17,6 +17,7 @@ from tnctl.cluster.workers.command_loop import DONE, CommandLoop
 from tnctl.cluster.workers.modes import new_share
 from tnctl.cluster.workers.share import Share, built, dense_digest, loaded, warmed
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.batch_sizes import sized
 from tnctl.data.days import conf_of_day
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Remainder
@@ -86,7 +87,8 @@ class Follower(CommandLoop):
                 return commands.Seen(seen=shared_output.sees(self._conf.output, name, content))
             case commands.Vocabulary(slot=slot, values=values):
                 self._vocabularies.setdefault(slot, []).extend(values)
-            case commands.Build(statistics=statistics):
+            case commands.Build(statistics=statistics, batch_size=batch_size):
+                self._conf = sized(self._conf, batch_size)
                 measured = Statistics.from_measured(
                     replace(statistics, vocabularies=self._vocabularies)
                 )
@@ -97,7 +99,8 @@ class Follower(CommandLoop):
                 owns_rows = node.rank in node.membership.writers
                 rows = warmed(self._conf, model, folder, sha256, owns_rows=owns_rows)
                 return commands.Warmed(dense=dense_digest(model), rows=rows)
-            case commands.Load(folder=folder):
+            case commands.Load(folder=folder, batch_size=batch_size):
+                self._conf = sized(self._conf, batch_size)
                 self._node.serve_owner(None)
                 self._share = self._model = None  # their memory is needed
                 try:

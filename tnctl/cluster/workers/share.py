@@ -88,7 +88,7 @@ class Share:
         self.conf, self.model, self.node = conf, model, node
         [(_, _, self.main_label), *_] = labelled_heads(model)
         self._join(steps)
-        self.inference = Inference(model, conf.train.batch_size, self.parameters)
+        self.inference = Inference(model, conf.train.batch_rows, self.parameters)
         self._features = features_of(conf, model)
         self._next_of = next_of
         self._pass = ExitStack()
@@ -121,7 +121,7 @@ class Share:
     @cached_property
     def step(self) -> TrainingStep:
         """The step, which is traced when training begins: a model may only be read."""
-        steps, batch_size = self.parameters.steps, self.conf.train.batch_size
+        steps, batch_size = self.parameters.steps, self.conf.train.batch_rows
         return TrainingStep(self.model, batch_size, steps, self.parameters, self.node.rank)
 
     @property

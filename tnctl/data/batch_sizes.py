@@ -1,0 +1,79 @@
+"""The batch size of a run whose conf leaves it open (train.batch_size=null): by its rows."""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tnctl.data import row_estimates, windows
+from tnctl.errors import Failure
+from tnctl.schema import MOST_BATCH, Conf
+
+STEPS_OF_A_PASS = 150
+LEAST_BATCH = 32
+ROWS_LOOKED_AT = 100_000  # for the share that data.negatives keeps
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A batch size, and the rows of a pass by which it was chosen; None: nobody knows them."""
+
+    batch_size: int
+    rows: float | None
+    is_exact: bool
+    workers: int  # whose batches together are a step
+
+    @property
+    def sentence(self) -> str:
+        """As a line of the screen says it."""
+        chosen = f"train.batch_size={self.batch_size}"
+        if self.rows is None:
+            return f"{chosen}: the number of rows is unknown"
+        steps = -(-math.ceil(self.rows) // (self.batch_size * self.workers))
+        about = "" if self.is_exact else "about "
+        of_workers = f" of {self.workers} workers" if self.workers > 1 else ""
+        words = f"{steps:,} step{'' if steps == 1 else 's'}{of_workers}"
+        return f"{chosen}: {about}{self.rows:,.0f} rows are {words} in a pass"
+
+
+def by_rows(rows: float) -> int:
+    """The power of two with which a pass over so many rows has some 150 steps."""
+    exponent = round(math.log2(max(rows / STEPS_OF_A_PASS, 1)))
+    return min(max(2**exponent, LEAST_BATCH), MOST_BATCH)
+
+
+def chosen(conf: Conf) -> Choice:
+    """The batch size for a conf, by the rows of its data.train, which has no {day}.
+
+    They are counted where that costs little, else estimated from the beginning of files.
+    """
+    cluster = conf.cluster
+    # With async the batch of each worker is a step.
+    together = cluster.start is not None and cluster.mode != "async"
+    workers = (cluster.workers or 1) if together else 1
+    counted, share = None, 1.0
+    # What cannot be read now is reported when it is read for training, with its place.
+    with contextlib.suppress(Failure):
+        counted = row_estimates.count_rows(conf, "train")
+        if counted is not None and conf.data.negatives < 1:
+            kept, read = windows.count_kept(conf, ROWS_LOOKED_AT)
+            share = kept / max(read, 1)
+    if counted is None:
+        return Choice(MOST_BATCH, None, False, workers)
+    rows = counted.estimate * share
+    is_exact = counted.low == counted.high and conf.data.negatives == 1
+    return Choice(by_rows(rows / workers), rows, is_exact, workers)
+
+
+def sized(conf: Conf, batch_size: int | None) -> Conf:
+    """A conf with the batch size, if it leaves that open."""
+    if conf.train.batch_size is not None:
+        return conf
+    return replace(conf, train=replace(conf.train, batch_size=batch_size))
+
+
+def as_saved(conf: Conf, saved: Mapping[str, Any]) -> Conf:
+    """A conf with the batch size of a saved conf, if it leaves that open."""
+    train = saved.get("train")
+    return sized(conf, train.get("batch_size") if isinstance(train, dict) else None)
