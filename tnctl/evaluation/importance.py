@@ -126,13 +126,13 @@ def _logits_shuffled(
 
 def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Batch]]:
     """Every batch, and the rows of its window whose values its rows get, drawn without repeats."""
-    size = window_rows(conf.data.window, conf.train.batch_size)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
     for number, window in enumerate(_windows(ahead, size)):
         in_file_order = np.arange(window.rows, dtype=np.uint32)
         drawn = c_columns.permutation(conf.seed, SHUFFLES, number, window.rows)
         yield from zip(
-            batches(window, in_file_order, conf.train.batch_size),
-            batches(window, drawn, conf.train.batch_size),
+            batches(window, in_file_order, conf.train.batch_rows),
+            batches(window, drawn, conf.train.batch_rows),
             strict=True,
         )
 
