@@ -203,8 +203,9 @@ def test_all_figures_of_a_head(weighted, squared):
     }
     if squared:
         del expected["logloss"], expected["ne"]
-    assert {**figures, "calibration": None} == pytest.approx({**expected, "calibration": None})
-    assert all(type(value) is float for name, value in figures.items() if name != "calibration")
+    del figures["calibration"]
+    assert figures == pytest.approx(expected)
+    assert all(type(value) is float for value in figures.values())
 
 
 def test_labels_that_are_numbers():
@@ -216,6 +217,31 @@ def test_labels_that_are_numbers():
     assert figures["mae"] == pytest.approx((0.5 + 1 + 4) / 3)
     assert figures["mape"] == pytest.approx((0.25 + 0.25) / 2)  # the label 0 is left out
     assert metrics.of_head(HeadExamples(logits, 0 * labels))["mape"] is None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_histogram_counts_each_example_once(weighted):
+    logits, labels, weights, _ = examples(1000)
+    p = metrics.sigmoid(logits)
+    p[17] = 1.0  # far from the others
+    weight = weights if weighted else None
+    w = weights.astype(float) if weighted else np.ones(len(p))
+    bins = metrics.histogram(p, labels, weight)
+    assert len(bins) == 40 and bins[-1]["up_to"] == pytest.approx(np.quantile(p, 0.995))
+    width = bins[-1]["up_to"] / 40
+    places = np.minimum((p / width).astype(int), 39)
+    for place, entry in enumerate(bins):
+        assert entry["up_to"] == pytest.approx((place + 1) * width)
+        inside = places == place
+        assert entry["negatives"] == pytest.approx(w[inside & (labels < 0.5)].sum())
+        assert entry["positives"] == pytest.approx(w[inside & (labels >= 0.5)].sum())
+
+
+def test_the_histogram_of_equal_predictions():
+    for value in (0.0, 0.25, 1.0):
+        bins = metrics.histogram(np.full(9, value), np.ones(9))
+        assert sum(entry["positives"] for entry in bins) == 9
+        assert all(entry["up_to"] > 0 and entry["negatives"] == 0 for entry in bins)
 
 
 def slow_calibration(predictions, labels, weights, bins):
@@ -287,8 +313,11 @@ def test_several_heads():
     assert {**figures, **main} == figures
     assert figures["examples"] == 60
     assert figures["reference_auc"] is None  # it is known of clicks only
+    predictions = metrics.sigmoid(logits)
+    assert figures["histogram"] == metrics.histogram(predictions, labels, weights)
+    assert "histogram" not in other and "histogram" not in scored(squared=True).metrics()
     kept = metrics.scalars(figures)
-    assert "calibration" not in kept
+    assert "calibration" not in kept and "histogram" not in kept
     assert "calibration" not in kept["heads"]["ctcvr"]
     assert kept["heads"]["ctcvr"]["auc"] == other["auc"]
 

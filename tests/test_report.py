@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from html import unescape
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -78,11 +79,13 @@ def logged(lines_logged):
 
 def report(**changes):
     bins = [{"prediction": n / 20, "label": n / 21, "count": 70} for n in range(10)]
+    histogram = [{"up_to": n / 8, "negatives": 9 - n, "positives": n / 2} for n in range(1, 5)]
     evaluations = [
         {"step": step, "epoch": 1, "validation": metrics(0.6 + step / 1000)} for step in (10, 20)
     ]
     return {
-        **metrics(), "calibration": bins, "split": "test", "steps": 20, "reference_auc": 0.75,
+        **metrics(), "calibration": bins, "histogram": histogram, "split": "test", "steps": 20,
+        "reference_auc": 0.75,
         "heads": {EVIL: metrics(0.65)}, "evaluations": evaluations, "epochs": [],
         "best": {"monitor": "auc", "value": 0.62, "step": 20, "kept": True},
         "tables": {"embedding8": {"rows": 1234, "bytes": 5 << 20}}, "dense_weights": 99,
@@ -115,13 +118,33 @@ INPUTS = [
 def test_the_page_is_whole_and_says_what_the_report_does():
     html = render(EVIL, conf(), typed(report()), logged(events()), INPUTS)
     seen = checked(html)
-    assert seen.tags.count("svg") == 5  # loss, AUC, rows, rate, calibration
+    assert seen.tags.count("svg") == 6  # loss, AUC, rows, rate, calibration, histogram
     for words in (EVIL, "0.70000", "the reference 0.7500", "1,234", "5.0 MiB", "90.0%", "(shared)",
                   "+0.01000", "-0.00010", "recipe deepfm", "5,000", "1:40", "step 20"):  # fmt: skip
         assert words in seen.text, words
     assert "<script>alert" not in html
     assert 'name="viewport"' in html
     assert "prefers-color-scheme:dark" in html
+
+
+def test_the_distribution_of_predictions_is_of_each_label_alone():
+    html = render("run", conf(), typed(report()), [], [])
+    [chart] = re.findall(
+        r"<figure[^>]*>(?:(?!</figure>).)*by prediction</b>.*?</figure>", html, re.S
+    )
+    assert "label 0" in chart and "label 1" in chart
+    [data] = re.findall(r'data-series="([^"]*)"', chart)
+    of_labels = {line["name"]: line["at"] for line in json.loads(unescape(data))}
+    points = {name: [tuple(at[2:]) for at in line] for name, line in of_labels.items()}
+    middles = [n / 8 - 1 / 16 for n in range(1, 5)]
+    assert points["label 0"] == [(m, (9 - n) / 26) for n, m in enumerate(middles, 1)]
+    assert points["label 1"] == [(m, n / 10) for n, m in enumerate(middles, 1)]
+    # Of examples of one label there is one line; of none no chart.
+    alone = [{"up_to": 0.5, "negatives": 0, "positives": 3}]
+    assert "label 0" not in render("run", conf(), typed(report(histogram=alone)), [], [])
+    for broken in (None, 7, [7, {"up_to": "x"}]):
+        page = render("run", conf(), typed(report(histogram=broken)), [], [])
+        assert "label 1" not in page and checked(page)
 
 
 def test_the_page_of_little():

@@ -93,6 +93,7 @@ def test_a_run_writes_what_it_says(trained):
                 "reference_auc"):  # fmt: skip
         assert np.isfinite(report[key])
     assert sum(bucket["count"] for bucket in report["calibration"]) == 700
+    assert sum(part["negatives"] + part["positives"] for part in report["histogram"]) == 700
     [epoch] = report["epochs"]
     assert (epoch["epoch"], epoch["examples"]) == (1, 3000)
     assert epoch["validation"]["examples"] == 900
@@ -136,7 +137,7 @@ def test_the_metrics_are_those_of_the_scored_rows(trained, cli):
     report = report_of(trained / "run")
     del shown["checkpoint"]
     assert {**report, **shown} == report
-    assert "calibration" in shown
+    assert "calibration" in shown and "histogram" not in shown
     done = cli("evaluate", "output=run", "data.test=null", cwd=trained)
     assert json.loads(done.out) | report["epochs"][0]["validation"] == json.loads(done.out)
 

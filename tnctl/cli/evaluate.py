@@ -40,5 +40,6 @@ def evaluate(
     reader = readers(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = reader.metrics(split)
+    metrics.pop("histogram", None)  # long, and for the page of a run
     print_json({"checkpoint": checkpoint.folder, "split": split, **metrics})
     return 0

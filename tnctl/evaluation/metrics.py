@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BINS = 10
+HISTOGRAM_BINS = 40
+HISTOGRAM_SHARE = 0.995  # of the examples, in the bins below the last one's upper end
 Floats = NDArray[np.float64]
 
 
@@ -155,6 +157,28 @@ def calibration(
             "count": len(part),
         }
         for part in np.array_split(np.arange(len(ranked)), min(bins, len(ranked)))
+    ]
+
+
+def histogram(
+    predictions: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None
+) -> list[dict[str, float]]:
+    """The examples without and with a click in 40 bins of equal width, by their predictions.
+
+    The bins are from 0 to the 99.5 % quantile of the predictions (at least 1e-6), and the last one
+    has all above it too: single high predictions would press all others into the first bins. With
+    weights each example counts as its weight.
+    """
+    high = max(float(np.quantile(predictions, HISTOGRAM_SHARE)), 1e-6)
+    within, clicked = np.minimum(predictions, high), labels >= 0.5
+    counts = []
+    for part in (~clicked, clicked):
+        used = None if weights is None else weights[part].astype(np.float64)
+        counts.append(np.histogram(within[part], HISTOGRAM_BINS, (0.0, high), weights=used)[0])
+    ends = np.linspace(0.0, high, HISTOGRAM_BINS + 1)[1:]
+    return [
+        {"up_to": float(end), "negatives": float(negatives), "positives": float(positives)}
+        for end, negatives, positives in zip(ends, *counts, strict=True)
     ]
 
 
@@ -323,10 +347,13 @@ class Scored:
     def metrics(self) -> dict[str, Any]:
         """The main head's metrics, and under `heads` the other heads', as a report has them.
 
-        `head` names the main one where there are several.
+        `head` names the main one where there are several; `histogram` is of that one alone.
         """
-        main, *further = [of_head(self.of_head(number)) for number in range(len(self.heads))]
-        metrics = {"examples": len(self.labels), **main}
+        heads = [self.of_head(number) for number in range(len(self.heads))]
+        main, *further = [of_head(head) for head in heads]
+        metrics: dict[str, Any] = {"examples": len(self.labels), **main}
+        if not self.squared:
+            metrics["histogram"] = histogram(heads[0].predictions, heads[0].labels, self.weight)
         if self.reference is not None:
             known = ~np.isnan(self.reference)
             weights = None if self.weight is None else self.weight[known]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics
@@ -157,7 +158,28 @@ def _calibration(report: Report) -> Markup:
         for prediction, label in [(figures["prediction"], figures["label"])]
     ]
     names = ("tenth", "prediction", "label", "label / prediction", "examples")
-    return joined([chart, table_of(names, rows)])
+    return joined([chart, _histogram(report), table_of(names, rows)])
+
+
+def _histogram(report: Report) -> Markup:
+    """How the predictions of examples with and without a click are distributed."""
+    bins = report.histogram
+    ends = [0.0, *(entry["up_to"] for entry in bins)]
+    middles = [(low + high) / 2 for low, high in pairwise(ends)]
+
+    def shares(key: str) -> list[tuple[float, float]]:
+        total = sum(entry[key] for entry in bins)
+        return [
+            (middle, entry[key] / total)
+            for middle, entry in zip(middles, bins, strict=True)
+            if total > 0
+        ]
+
+    return lines(
+        "share of the examples of each label, by prediction",
+        "prediction; the last point has all above it",
+        [Series("label 0", shares("negatives"), 1), Series("label 1", shares("positives"), 2)],
+    )
 
 
 def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -162,14 +163,23 @@ class Report:
     @property
     def calibration(self) -> list[dict[str, float]]:
         """The bins of the calibration: `prediction`, `label` (means) and `count`."""
-        value = self.metrics.get("calibration")
+        return self._bins("calibration", BIN_KEYS)
+
+    @property
+    def histogram(self) -> list[dict[str, float]]:
+        """Its bins: the upper end `up_to`, and how many `negatives` and `positives` it has."""
+        return self._bins("histogram", HISTOGRAM_KEYS)
+
+    def _bins(self, metric: str, keys: Sequence[str]) -> list[dict[str, float]]:
+        value = self.metrics.get(metric)
         bins = value if isinstance(value, list) else []
         entries = [entry if isinstance(entry, dict) else {} for entry in bins]
-        return [{key: number_of(entry, key) or 0.0 for key in BIN_KEYS} for entry in entries]
+        return [{key: number_of(entry, key) or 0.0 for key in keys} for entry in entries]
 
 
 KEYS = {entry.name for entry in dataclasses.fields(Report)} - {"metrics"}
 BIN_KEYS = ("prediction", "label", "count")
+HISTOGRAM_KEYS = ("up_to", "negatives", "positives")
 
 
 @dataclass(frozen=True, kw_only=True)
