@@ -343,7 +343,7 @@ def test_scalars_have_for_whom_each_worker_waited():
     }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:html5lib")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_table_of_the_hottest_rows_shows_values_as_they_are():
     rows = [
         HotRow(group="user_id", id="12", batches=0.5, keys=0.1),
@@ -372,6 +372,14 @@ def test_tables_of_many_workers_are_those_of_the_most_awaited():
     assert "for worker 40" in html and "for worker 41" in html and "16 of 64" in html
     assert "all workers" in html and "for worker 63" not in html and "<th>worker 3</th>" not in html
     assert exchange_tables(None) == "" and hottest_table([]) == ""
+
+
+def test_nobody_waits_for_itself():
+    report = sums_of([3, 1]).whole()
+    html = exchange_tables(report)
+    assert "<tr><th>worker 0</th><td>–</td><td>4.0</td></tr>" in html
+    assert "<tr><th>worker 1</th><td>0.0</td><td>–</td></tr>" in html
+    assert html.count("–") == 2  # owners of the same process are waited for
 
 
 # ---- Runs ------------------------------------------------------------------------

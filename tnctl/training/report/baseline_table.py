@@ -1,10 +1,8 @@
 """A run beside its baseline: the same figures for the terminal and for report.html."""
 
 from tnctl.evaluation.metrics import main_metrics, shown
-from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
+from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
 from tnctl.training.report.report_document import Baseline, Report, number_of
-
-NONE = "–"
 
 
 def side_by_side(report: Report, baseline: Baseline) -> list[tuple[str, str, str]]:

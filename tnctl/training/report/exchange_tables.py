@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tnctl.progress import size
 from tnctl.training.exchange_figures import ExchangeReport, HotRow, imbalance
-from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
+from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
 
 MOST_SHOWN = 16  # workers or owners
 
@@ -76,7 +76,13 @@ def _waits(waiting: str, awaited: str, seconds: Sequence[Sequence[float]]) -> Ma
     columns = sorted(longest)
     shown = list(enumerate(seconds)) if len(seconds) <= MOST_SHOWN else []
     rows = [
-        table_row(f"{waiting} {number}", [f"{row[column]:,.1f}" for column in columns])
+        table_row(
+            f"{waiting} {number}",
+            [
+                NONE if (waiting, number) == (awaited, column) else f"{row[column]:,.1f}"
+                for column in columns
+            ],
+        )
         for number, row in shown
     ]
     rows.append(table_row(f"all {waiting}s", [f"{sums[column]:,.1f}" for column in columns]))

@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+NONE = "–"  # shown where there is no value, or none was measured
+
 
 class Markup(str):
     """Text that is HTML already. Any other text is escaped where it is filled in."""

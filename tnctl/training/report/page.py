@@ -11,13 +11,11 @@ from tnctl.progress import clock, size
 from tnctl.training.report.baseline_table import baseline_table
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.exchange_tables import exchange_tables, hottest_table
-from tnctl.training.report.fragments import Markup, fill, joined, table_of, table_row
+from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
 from tnctl.training.report.recalibration_table import recalibration_table
 from tnctl.training.report.report_document import LogLine, Report, number_of
 from tnctl.training.worker_figures import WorkerFigures
 
-# Shown where there is no value, or none was measured.
-NONE = "–"
 DAYS_SHOWN = 400
 
 
@@ -176,7 +174,7 @@ def _histogram(report: Report) -> Markup:
         ]
 
     return lines(
-        "share of the examples of each label, by prediction",
+        "shares of each label by prediction",
         "prediction; the last point has all above it",
         [Series("label 0", shares("negatives"), 1), Series("label 1", shares("positives"), 2)],
     )
