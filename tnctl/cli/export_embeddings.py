@@ -64,11 +64,6 @@ def check(cluster: Cluster, taken: dict[str, str]) -> None:
         f"cluster={cluster.start} is not for format={TENSORNET}: one process writes it, which "
         "needs no room for all rows. Leave it out",
     )
-    refuse_if(
-        VALUES in taken,
-        f"cluster={cluster.start} is not for values=: one process reads and sorts them. Leave "
-        "one of the two out",
-    )
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:

@@ -1,9 +1,11 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
+
+from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
@@ -86,6 +88,13 @@ class Request:
         )
 
 
+class WrittenEmbeddings(Embeddings, Protocol):
+    """The rows of an export that is being written, over those of its chain."""
+
+    def newest_rows(self, group: str) -> Iterator[NDArray[Any]]:
+        """As in FileEmbeddings: the rows that were written of a group, ascending by hash."""
+
+
 class Writers(Protocol):
     """The processes that write an export to files, each the rows of a range of hashes.
 
@@ -101,7 +110,7 @@ class Writers(Protocol):
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         """Write the files of all groups, table by table."""
 
-    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
+    def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
         """The rows that were written to a folder, over those of the chain.
 
         Raises Failure for a damaged file of the chain.
@@ -118,7 +127,7 @@ class LocalWriter:
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         return write_groups(self._selection, format, output.inventory())
 
-    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
+    def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
         return opened_part(self._chain, folder, content)
 
 
@@ -216,12 +225,11 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
 
 
 def named_by(
-    request: Request, content: ExportManifest, opened: Embeddings, inventory: Inventory
+    request: Request, content: ExportManifest, opened: WrittenEmbeddings, inventory: Inventory
 ) -> tuple[ValuesEntry, ...] | None:
     """Write the values of the rows that were written, if any are asked for."""
     if request.values is None:
         return None
-    assert isinstance(opened, FileEmbeddings)
     statistics = request.checkpoint.statistics
     return write_values(request.values, content.slots, statistics, inventory, opened.newest_rows)
 
