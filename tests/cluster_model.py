@@ -184,28 +184,33 @@ def reference(data):
     for _ in range(data.passes):
         for step in range(max(map(len, of_ranks))):
             batches = [batches[step] if step < len(batches) else [] for batches in of_ranks]
-            counts = [occurrences(batch) for batch in batches]
-            of_owners = [pull_of(owner, number, counts) for number, owner in enumerate(owners)]
-            sums = [sums_of(*of_owner, batches) for of_owner in of_owners]
-            scale = 1.0
-            if data.clips:
-                totals = [
-                    [t for part in parts for *_, t in part] for parts in zip(*sums, strict=True)
-                ]
-                scale = scale_of(*(sum(total**2 for total in part) for part in totals))
-            for number, (owner, (of_rows, of_dense)) in enumerate(zip(owners, sums, strict=True)):
-                for rank, batch in enumerate(batches):
-                    for of_rank, key, total in of_rows:
-                        if of_rank == rank:
-                            owner.apply(key, total, len(batch), scale)
-                    for of_rank, place, total in of_dense:
-                        if of_rank == rank:
-                            owner.apply_dense(place, total, len(batch), scale)
-                    if number == 0:
-                        owner.trained += batch
-                owner.steps += 1
+            train_step(owners, batches, range(data.workers), data.clips)
             history.append(copy.deepcopy(owners))
     return history
+
+
+def train_step(owners, batches, pushed, clips):
+    """One step of all owners: pull a batch of each rank, and apply the pushes of some ranks."""
+    counts = [occurrences(batch) for batch in batches]
+    sums = [
+        sums_of(*pull_of(owner, number, counts), batches) for number, owner in enumerate(owners)
+    ]
+    sums = [[[entry for entry in part if entry[0] in pushed] for part in of] for of in sums]
+    scale = 1.0
+    if clips:
+        parts_of_all = zip(*sums, strict=True)
+        scale = scale_of(*(sum(t**2 for part in of for *_, t in part) for of in parts_of_all))
+    for number, (owner, (of_rows, of_dense)) in enumerate(zip(owners, sums, strict=True)):
+        for rank, batch in enumerate(batches):
+            for of_rank, key, total in of_rows:
+                if of_rank == rank:
+                    owner.apply(key, total, len(batch), scale)
+            for of_rank, place, total in of_dense:
+                if of_rank == rank:
+                    owner.apply_dense(place, total, len(batch), scale)
+            if number == 0 and rank in pushed:
+                owner.trained += batch
+        owner.steps += 1
 
 
 def pull_of(owner, number, counts):

@@ -391,11 +391,17 @@ class Process:
     def read_all(self, step):
         """Read some rows of every owner, which must be those of a step."""
         for owner in range(self.workers):
-            rows = self.world.history[step][owner].rows
+            expected = self.states_at(step)[owner]
             keys = [key for key in range(3 * self.workers) if owner_of(key, self.workers) == owner]
             body, read = new_read(shape_of(owner), [len(keys)], dense=True)
             read.keys[0].ids[:] = keys
             [answer] = yield from self.replies([self.request(owner, Kind.READ, body)])
             reply = parse_read_reply(shape_of(owner), [len(keys)], True, answer)
-            assert reply.tables[0][:, 0].tolist() == [rows.get(key, [0])[0] for key in keys]
-            assert reply.dense.tolist() == self.world.history[step][owner].dense
+            assert reply.tables[0][:, 0].tolist() == [
+                expected.rows.get(key, [0])[0] for key in keys
+            ]
+            assert reply.dense.tolist() == expected.dense
+
+    def states_at(self, step):
+        """What all owners must have after a step."""
+        return self.world.history[step]

@@ -21,10 +21,8 @@ from cluster_model import (
     gradient,
     occurrences,
     owner_of,
-    pull_of,
-    scale_of,
     shape_of,
-    sums_of,
+    train_step,
 )
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
@@ -189,30 +187,7 @@ class Exchanges:
         states = [State() for _ in range(self.workers)]
         for step in sorted(self.pulled):
             batches = [self.pulled[step].get(rank, []) for rank in range(self.workers)]
-            counts = [occurrences(batch) for batch in batches]
-            sums = [
-                sums_of(*pull_of(state, number, counts), batches)
-                for number, state in enumerate(states)
-            ]
-            kept = self.pushed.get(step, set())
-            sums = [[[entry for entry in part if entry[0] in kept] for part in of] for of in sums]
-            scale = 1.0
-            if self.clip_norm:
-                parts_of_all = zip(*sums, strict=True)
-                scale = scale_of(
-                    *(sum(total**2 for part in of for *_, total in part) for of in parts_of_all)
-                )
-            for number, (state, (of_rows, of_dense)) in enumerate(zip(states, sums, strict=True)):
-                for rank, batch in enumerate(batches):
-                    for of_rank, key, total in of_rows:
-                        if of_rank == rank:
-                            state.apply(key, total, len(batch), scale)
-                    for of_rank, place, total in of_dense:
-                        if of_rank == rank:
-                            state.apply_dense(place, total, len(batch), scale)
-                    if number == 0 and rank in kept:
-                        state.trained += batch
-                state.steps += 1
+            train_step(states, batches, self.pushed.get(step, set()), bool(self.clip_norm))
         return states
 
 
