@@ -158,6 +158,9 @@ def test_the_first_day_decides(cli, workspace):
     assert "train.batch_size=64: about 9,0" in done.err and saved_size(workspace) == 64
     train(cli, workspace, "data.days=2024-01-01..2024-01-02", "accept=true")
     assert saved_size(workspace) == 64
+    # One command that begins with both days evaluates the second with the same size.
+    train(cli, workspace, "data.days=2024-01-01..2024-01-02", "accept=true", "output=both")
+    assert saved_size(workspace, "both") == 64
 
 
 def test_workers_train_with_the_batch_size_of_worker_0(workspace, monkeypatch):

@@ -211,9 +211,9 @@ def begin_run(
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
         days = Daily(conf, record, accept) if daily(conf) else None
+        conf = with_batch_size(conf, days)
         # What is measured on the first day is valid for all days.
         of_first_day = conf_of_day(conf, None if days is None else days.first)
-        conf = with_batch_size(conf, of_first_day)
         model = new_model(conf, processes, start, of_first_day)
     if overwrite:
         # Only now, when the conf and the data are known to make a model. The first window of each
@@ -240,7 +240,7 @@ def resume_run(
 ) -> Run:
     """The run of an output in the state of its newest checkpoint that is whole."""
     # An imported checkpoint may leave its batch size open too.
-    conf = with_batch_size(conf, conf_of_day(conf, None if days is None else days.first))
+    conf = with_batch_size(conf, days)
     checkpoint, model = resuming.load_newest(conf, newest, processes.load)
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, accept)
@@ -261,14 +261,20 @@ def resume_run(
     return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
 
 
-def with_batch_size(conf: Conf, of_first_day: Conf) -> Conf:
-    """A conf with a batch size: where it leaves that open, by the rows of its first day."""
+def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
+    """A conf with the batch size that it gives, or else with one that fits its data.
+
+    `days` get the same: they evaluate the model with it.
+    """
     if conf.train.batch_size is not None:
         return conf
     with waiting("counting the rows of data.train"):
-        choice = chosen(of_first_day)
+        choice = chosen(conf_of_day(conf, None if days is None else days.first))
     say(choice.sentence)
-    return sized(conf, choice.batch_size)
+    conf = sized(conf, choice.batch_size)
+    if days is not None:
+        days.conf = conf
+    return conf
 
 
 def record_workers(log: Log, cluster: Cluster, step: int) -> None:
