@@ -93,6 +93,11 @@ MOMENTS = [datetime(2026, 11, 1) + timedelta(hours=5 * hour) for hour in range(6
         ("t", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M"),
         ("t", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
         ("t", "%d/%b/%Y:%H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S %z"),
+        ("t", "%b %d %Y %I:%M%p", "%b %d %Y %I:%M%p"),  # SQL Server
+        ("t", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S GMT"),  # HTTP
+        ("t", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %Y"),
+        ("t", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %I.%M.%S.%f %p"),  # Oracle
+        ("t", "%H:%M:%S %d-%m-%Y", "%H:%M:%S %d-%m-%Y"),
         ("t", "%Y%m%d%H", "%Y%m%d%H"),
         ("hour", "%y%m%d%H", "%y%m%d%H"),
         ("created_at", "epoch_s", "epoch_s"),
@@ -107,7 +112,7 @@ def test_a_time_becomes_hour_and_weekday(tmp_path, name, written, format):
         else moment.strftime(written)
         for moment in MOMENTS
     ]
-    rows = [f"{text},u{k % 7},{k % 2}\n" for k, text in enumerate(texts)]
+    rows = [f'"{text}",u{k % 7},{k % 2}\n' for k, text in enumerate(texts)]
     (tmp_path / "a.csv").write_text(f"{name},user,label\n{''.join(rows)},u1,1\n")
     result, conf, kinds = recognised(tmp_path / "a.csv")
     assert kinds[name] == "time"
@@ -120,6 +125,19 @@ def test_a_time_becomes_hour_and_weekday(tmp_path, name, written, format):
     assert conf["data"].get("times", {}).get(name, {"format": "iso"}) == {"format": format}
     assert f"# a time {'as ' if format != 'iso' else ''}" in result.text
     conf_of(result.text)
+
+
+@pytest.mark.parametrize("written", ["%B %d, %Y %H:%M:%S", "%Hh %d %b, %Y", "at %H:%M:%S.%f"])
+def test_unique_texts_that_may_be_times(tmp_path, written):
+    """No pattern has a month by its full name: the end of the conf says what the column may be."""
+    texts = [(moment + timedelta(milliseconds=k)).strftime(written)
+             for k, moment in enumerate(MOMENTS)]  # fmt: skip
+    rows = [f'"{text}",u{k % 7},00:1a:22:33:{k:02}:10,{k % 2}\n' for k, text in enumerate(texts)]
+    (tmp_path / "a.csv").write_text(f"t,user,address,label\n{''.join(rows)}")
+    result, conf, kinds = recognised(tmp_path / "a.csv")
+    assert kinds["t"] == kinds["address"] == "row identifier" and list(conf["slots"]) == ["user"]
+    assert "may be a time: data.times says how" in result.columns["t"].remark
+    assert "may be a time" not in result.columns["address"].remark
 
 
 def test_times_that_tell_too_little(tmp_path):

@@ -15,6 +15,7 @@ from tnctl.data.formats.text_lines import numbers_of
 from tnctl.errors import quoted
 
 NO_UTF8 = "bytes that are not UTF-8"
+NUMBER_START = r"^[+-]?(?:[0-9.]|inf|nan)"
 SHOWN = 3  # values that a comment shows
 SHOWN_LENGTH = 24  # characters of each
 
@@ -74,7 +75,10 @@ class Figures:
             return np.asarray(floats.to_numpy(zero_copy_only=False))
         if self.form != "text":
             return np.full(len(self.values), np.nan)
-        parsed, _ = numbers_of(pc.ascii_trim_whitespace(self.values.cast(pa.string())))
+        texts = pc.ascii_trim_whitespace(self.values.cast(pa.string()))
+        if not pc.any(pc.match_substring_regex(texts, NUMBER_START, ignore_case=True)).as_py():
+            return np.full(len(texts), np.nan)  # to find that all are wrong takes long
+        parsed, _ = numbers_of(texts)
         return np.asarray(parsed.to_numpy(zero_copy_only=False))
 
     @cached_property
@@ -101,6 +105,8 @@ class Figures:
             return self
         is_token = pc.is_in(self.values, pa.array(sorted(tokens), self.values.type))
         gone = np.append(np.asarray(is_token.to_numpy(zero_copy_only=False)), True)
+        if not gone[:-1].any():
+            return self  # with what was computed of it
         return replace(self, codes=np.where(gone[self.codes], -1, self.codes))
 
     def examples(self) -> str:

@@ -19,7 +19,7 @@ from tnctl.starting.column_value import (
     rows_of_one_label,
 )
 from tnctl.starting.number_inputs import REPEATED, ids_as_floats, number_of
-from tnctl.starting.time_forms import time_form
+from tnctl.starting.time_forms import may_be_times, time_form
 from tnctl.starting.time_inputs import time_of
 
 ID_WORDS = {
@@ -124,9 +124,10 @@ def _single(column: Figures, context: Context) -> Column:
         return slot_of(column, missing_key(column))
     if column.number_share < 1 and column.form == "text":
         if unique:
-            return Column(
-                column, "row identifier", remark=f"every row has another: {column.examples()}"
-            )
+            remark = f"every row has another: {column.examples()}"
+            if may_be_times(column):
+                remark = f"it may be a time: data.times says how it is written. {remark}"
+            return Column(column, "row identifier", remark=remark)
         return slot_of(column, missing_key(column))
     is_number = (
         column.name in context.numbers_only or not column.is_whole or column.form == "number"

@@ -1,5 +1,6 @@
 """Columns that are times: dates, and instants as text or as numbers."""
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +20,29 @@ HOUR = "hour"  # the name of a column that often has the hour with its date
 TRIED = 20  # texts that decide which formats all others are tried with
 MOST_WRONG = 0.05  # the share of other texts in a column of times
 DATES = (
-    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y",
-    "%d-%b-%Y",
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y",
+    "%d %b %Y", "%d-%b-%Y", "%b %d %Y", "%b %d, %Y",
 )  # fmt: skip
-CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p")
+CLOCKS = (
+    "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p",
+    " %I:%M:%S%p", " %I:%M:%S:%f%p",
+)  # fmt: skip
 OF_TEXT = (
-    ISO, *(date + clock for date in DATES for clock in CLOCKS), "%d/%b/%Y:%H:%M:%S %z",
-    "%a %b %d %H:%M:%S %z %Y", "%a, %d %b %Y %H:%M:%S %z",
+    ISO, *(date + clock for date in DATES for clock in CLOCKS),
+    *(f"{clock} {date}" for date in DATES for clock in ("%H:%M", "%H:%M:%S")),
+    *("%d-%b-%y" + clock for clock in ("", " %I.%M.%S.%f %p", " %I.%M.%S %p", " %H.%M.%S.%f")),
+    "%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y",
+    "%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S GMT",
 )  # fmt: skip
+MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+# What each text in one of these formats has, which is quicker to look for than to try them all.
+A_DATE = re.compile(rf"\d[-/. ](?:\d\d?|{MONTH})[-/. ]\d|{MONTH} \d|\d{{8}}t", re.I)
+# A clock, or a month beside a number; no address of a network.
+A_TIME = re.compile(
+    rf"(?:(?<![\w:])|(?<=\dt))\d\d?:[0-5]\d(?::[0-5]\d)?(?!\d|\w*:\w*:)"
+    rf"|\b\d\d?[-/. ]{{1,2}}{MONTH}\b|\b{MONTH}[-/. ]{{1,2}}\d",
+    re.I,
+)
 # The lowest number of each, in September 2001; they end in 2033.
 UNITS = {"epoch_s": 1e9, "epoch_ms": 1e12, "epoch_us": 1e15}
 OF_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
@@ -69,11 +85,20 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
         return _form("by its type", values, [ISO])
     if column.form == "text" and column.number_share < 0.05:
         first = values.slice(0, TRIED)
+        # One of those that are tried may be wrong.
+        if not any(A_DATE.search(text) for text in first.slice(0, 2).to_pylist()):
+            return None
         tried = [format for format in OF_TEXT if _read(first, format, 1) is not None]
         return _form("as text", values, tried) if tried else None
     if column.number_share < 0.99 or not column.is_whole:
         return None
     return _of_numbers(column, values, tokens)
+
+
+def may_be_times(column: Figures) -> bool:
+    """Whether most texts look like times, though they are in no format that is tried."""
+    first = column.values.filter(pa.array(column.counts > 0)).slice(0, TRIED).to_pylist()
+    return sum(bool(A_TIME.search(str(text))) for text in first) > len(first) / 2
 
 
 def times_of_rows(column: Figures, form: TimeForm) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
