@@ -625,6 +625,22 @@ def test_another_outcome_is_no_input(tmp_path, name):
     assert kinds["click"] == "another label"
 
 
+def test_a_click_beside_the_label_purchase_has_a_warning_without_names(tmp_path):
+    """The last column, purchases, is the label; no row without a click (0) has one."""
+    random = np.random.default_rng(4)
+    clicks = random.random(3000) < 0.28
+    bought = clicks & (random.random(3000) < 0.2)
+    device = random.integers(0, 3, 3000)
+    rows = zip(random.integers(0, 90, 3000), device, clicks, bought, strict=True)
+    lines = [f"i{item}\td{kind}\t{click:d}\t{buy:d}" for item, kind, click, buy in rows]
+    result, conf, _ = recognised(planted_tables.write_lines(tmp_path / "a.tsv", lines))
+    assert conf["data"]["label"]["column"] == "c4" and "c3" in conf["slots"]
+    [warning] = result.warnings
+    assert warning == (
+        f"c3: all {(~clicks).sum():,} rows with '0' have label 0. Is it known before the label is?"
+    )
+
+
 def test_an_order_that_implies_no_click_is_an_input(tmp_path):
     path = with_second_column(
         tmp_path / "a.tsv", "order", lambda clicks: np.arange(len(clicks)) // 2 % 2

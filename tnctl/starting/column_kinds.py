@@ -105,11 +105,14 @@ def _checked(result: Column, context: Context) -> Column:
         result.warning = (
             f"{column.name} alone has an AUC of {best:.3f}: is it known before the label is?"
         )
-    elif column.distinct <= FEW_VALUES and (value := rows_of_one_label(column, context.labels, 1)):
-        result.warning = (
-            f"{column.name}: all {value[1]:,} rows with {quoted(value[0])} have label 1. Is it "
-            "known before the label is?"
-        )
+    elif column.distinct <= FEW_VALUES:
+        for label in (1, 0):
+            if value := rows_of_one_label(column, context.labels, label):
+                result.warning = (
+                    f"{column.name}: all {value[1]:,} rows with {quoted(value[0])} have label "
+                    f"{label}. Is it known before the label is?"
+                )
+                break
     return result
 
 
