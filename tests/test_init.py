@@ -140,6 +140,24 @@ def test_unique_texts_that_may_be_times(tmp_path, written):
     assert "may be a time" not in result.columns["address"].remark
 
 
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+def test_numbers_with_a_decimal_comma_in_quotes_are_no_input(tmp_path, delimiter):
+    random = np.random.default_rng(1)
+    cents, ids = random.integers(0, 40_000, 600), random.integers(1, 9, (600, 2))
+    rows = [
+        [f"u{k % 9}", f'"{cents[k] // 100},{cents[k] % 100:02}"', f'"{first},{second}"', str(k % 2)]
+        for k, (first, second) in enumerate(ids)
+    ]
+    for row in rows[::3]:
+        row[2] = row[2][:2] + '"'  # a list of one id
+    lines = [delimiter.join(row) for row in (["user", "price", "genres", "label"], *rows)]
+    result, conf, kinds = recognised(planted_tables.write_lines(tmp_path / "a.csv", lines))
+    assert kinds["price"] == "decimal commas" and "price" not in conf["slots"]
+    assert any("price is left out: numbers with a comma" in text for text in result.warnings)
+    if delimiter == ",":  # where a list of ids is in quotes too
+        assert kinds["genres"] == "id"
+
+
 def test_times_that_tell_too_little(tmp_path):
     days = "".join(
         f"2026-11-0{k % 3 + 1},0{k % 5 + 1}/0{k % 7 + 1}/2026,{k % 2}\n" for k in range(60)

@@ -62,12 +62,10 @@ def kind_of(column: Figures, context: Context) -> Column:
     if context.days is not None and _changes_daily(column, context.days):
         remark = f"no value of a day occurs on another: {column.examples()}"
         return Column(column, "day", remark=remark)
-    if multiple_values.has_decimal_commas(column) and context.delimiter != ",":
-        return Column(
-            column,
-            "decimal commas",
-            remark=f"numbers with a comma, such as {column.examples()}: write them with a point",
-        )
+    if multiple_values.has_decimal_commas(column, context.delimiter):
+        remark = f"numbers with a comma, such as {column.examples()}: write them with a point"
+        warning = f"{column.name} is left out: {remark}"
+        return Column(column, "decimal commas", [], remark, warning)
     if separator := multiple_values.separator_of(column, context.delimiter):
         parts = multiple_values.parts_of(column, separator)
         return _checked(_several(parts, separator), context)
