@@ -204,6 +204,32 @@ def test_parquet_with_lists(tmp_path):
     conf_of(result.text)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_history_beside_ids_as_floats_says_that_they_cannot_match(tmp_path, kind):
+    random = np.random.default_rng(2)
+    items = random.integers(1, 60, 600)
+    histories = [random.integers(1, 60, random.integers(1, 9)).tolist() for _ in items]
+    click = random.integers(0, 2, 600)
+
+    def written(ids):
+        path = tmp_path / f"a.{kind}"
+        if kind == "parquet":
+            columns = {"item_id": ids, "item_history": histories, "click": click}
+            pq.write_table(pa.table(columns), path)
+            return recognised(path)
+        rows = zip(ids.tolist(), histories, click, strict=True)
+        lines = [f"{item},{'|'.join(map(str, seen))},{label}" for item, seen, label in rows]
+        return recognised(planted_tables.write_lines(path, ["item_id,item_history,click", *lines]))
+
+    result, conf, _ = written(items.astype(float))
+    assert "group" not in conf["slots"]["item_history"]
+    [warning] = result.warnings
+    assert warning.startswith("item_history cannot share rows with item_id, which has its ids as")
+    assert 'astype("Int64")' in warning
+    result, conf, _ = written(items)
+    assert conf["slots"]["item_history"]["group"] == "item_id" and not result.warnings
+
+
 def test_ids_as_floats_of_more_rows_than_are_read(tmp_path):
     """Buckets for the ids that are expected in all rows, by those that occur once or twice."""
     rows = 120_000

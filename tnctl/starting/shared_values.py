@@ -77,7 +77,26 @@ def _add_group(name: str, column: Column, columns: Mapping[str, Column]) -> str:
         group = slot.settings.setdefault("group", input_names([best[1]])[0])
         entry.settings["group"] = group
         entry.evidence = f"{best[0]:.0%} of its values are in {best[1]}; {entry.evidence}"
+    elif other := _of_floats(name, column, columns):
+        column.warning = column.warning or (
+            f"{name} cannot share rows with {other}, which has its ids as floats "
+            f"({columns[other].figures.examples().split(', ')[0]}): write {other} as integers "
+            '(in pandas astype("Int64")), so that the same id is the same value'
+        )
     return best[1]
+
+
+def _of_floats(name: str, column: Column, columns: Mapping[str, Column]) -> str:
+    """The column that has the numbers of a list, but as floats: 12.0, not 12; else empty."""
+    ids, texts = column.figures.numbers, set(column.figures.texts())
+    for other, candidate in columns.items():
+        held = candidate.figures
+        if candidate.kind != "id" or held.lengths is not None or not _alike(name, other):
+            continue
+        are_in = np.isin(ids, held.numbers[np.isfinite(held.numbers)])
+        if are_in.mean() > OVERLAP and texts.isdisjoint(held.texts()):
+            return other
+    return ""
 
 
 def _alike(name: str, other: str) -> bool:
