@@ -158,3 +158,23 @@ def test_hours_and_weekdays_that_do_not_come_again(tmp_path, days, parts):
     result, conf, _ = recognised(write_table(tmp_path / "a.csv", written(log)))
     assert sorted(conf["slots"]) == sorted(["user", *(f"time_{part}" for part in parts)])
     assert ("each hour of the day is on one day alone" in result.text) is (days == 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "days"), [("dt={}/part.csv", 12), ("part-{}.csv", 30), ("part-{:%j}.csv", 12)]
+)
+def test_files_of_all_weekdays_are_read(tmp_path, named, days):
+    """Where names have days; else the comment says how many weekdays were read."""
+    first = np.datetime64("2026-11-02")
+    for day in range(days):
+        times = first + day + np.arange(60) * np.timedelta64(24, "m")
+        name = named.format((first + day).astype(object))
+        (tmp_path / "logs" / name).parent.mkdir(parents=True, exist_ok=True)
+        table = {"time": texts(times), "user": np.arange(60) % 9, "click": np.arange(60) // 9 % 2}
+        write_table(tmp_path / "logs" / name, table)
+    result, conf, _ = recognised(tmp_path / "logs")
+    assert "time_hour" in conf["slots"]
+    assert ("time_weekday" in conf["slots"]) is ("%j" not in named)
+    assert (" of 7 weekdays read, so no weekday" in result.text) is ("%j" in named)
+    files_read = result.sample.rows // 60
+    assert (files_read == 4) if "%j" in named else (7 <= files_read <= 10)

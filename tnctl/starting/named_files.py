@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -210,6 +211,15 @@ def role_of(name: str) -> str | None:
             if token in words:
                 return split
     return None
+
+
+def weekday_of(name: str) -> int | None:
+    """The weekday of the day that a name has, from Monday 0 on; None without a day."""
+    match = DATE.search(name)
+    try:
+        return date.fromisoformat(re.sub("[-_]", "", match[0])).weekday() if match else None
+    except ValueError:  # a day that the month does not have
+        return None
 
 
 def _dealt(root: str | None, names: list[str], in_folder: bool = False) -> NamedFiles:

@@ -16,12 +16,12 @@ from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
 from tnctl.schema import Conf
 from tnctl.starting.file_form import FileForm
-from tnctl.starting.named_files import NamedFiles
+from tnctl.starting.named_files import NamedFiles, weekday_of
 
 ROWS = 100_000
 CELLS = 20_000_000  # of wide tables fewer rows are read
 BYTES = 512 << 20  # in Arrow's buffers
-FILES = 4  # of each day
+FILES = 4  # of each day; of days that names have, further ones for each weekday
 MOST_BAD = 0.05  # the share of rows that cannot be read, beyond which no conf is written
 
 
@@ -81,6 +81,8 @@ def read_rows(
     urls = named.urls(split)
     days = np.unique([named.day_of.get(url, "") for url in urls], return_inverse=True)[1]
     chosen = [place for day in np.unique(days) for place in _spread(np.flatnonzero(days == day))]
+    if not named.day_of:
+        chosen = _with_weekdays(chosen, [weekday_of(name) for name in named.names[split]])
     reader = reader_of(conf, form.keys.get("skip_rows", 0))
     rows = max(1, min(rows, CELLS // max(len(columns), 1)))
     tables: list[pa.Table] = []
@@ -122,6 +124,17 @@ def _spread(places: NDArray[np.int64]) -> list[int]:
     """The first and the last of some places and, of more, two between."""
     chosen = np.linspace(0, len(places) - 1, min(FILES, len(places)))
     return [int(place) for place in places[chosen.round().astype(int)]]
+
+
+def _with_weekdays(chosen: list[int], weekdays: list[int | None]) -> list[int]:
+    """The places of files that are read, and of one for each other weekday of files [files]."""
+    read = set(chosen)
+    seen = {weekdays[place] for place in chosen}
+    for place, weekday in enumerate(weekdays):
+        if weekday is not None and weekday not in seen:
+            seen.add(weekday)
+            read.add(place)
+    return sorted(read)
 
 
 def _checked(

@@ -25,7 +25,10 @@ def time_of(column: Figures, times: TimeForm, context: Context) -> Column:
     once = [part for part in ("hour", "weekday") if context.is_whole and not _recurs(times, part)]
     wanted = []
     if hours > 1 and "hour" not in once:
-        wanted.append((f"{base}hour", "hour", f"{days}: {hours} hours of the day"))
+        shown_hours = f"{days}: {hours} hours of the day"
+        if weekdays < DAYS_OF_WEEK and not context.is_whole:
+            shown_hours += f", {weekdays} of 7 weekdays read, so no weekday"
+        wanted.append((f"{base}hour", "hour", shown_hours))
     if weekdays == DAYS_OF_WEEK and not times.is_ambiguous and "weekday" not in once:
         wanted.append((f"{base}weekday", "weekday", f"{days}: all weekdays"))
     for name, ids, evidence in wanted:
