@@ -218,7 +218,7 @@ def test_a_history_beside_ids_as_floats_says_that_they_cannot_match(tmp_path, ki
             pq.write_table(pa.table(columns), path)
             return recognised(path)
         rows = zip(ids.tolist(), histories, click, strict=True)
-        lines = [f"{item},{'|'.join(map(str, seen))},{label}" for item, seen, label in rows]
+        lines = [f"{movie},{'|'.join(map(str, seen))},{label}" for movie, seen, label in rows]
         return recognised(planted_tables.write_lines(path, ["item_id,item_history,click", *lines]))
 
     result, conf, _ = written(items.astype(float))
@@ -676,7 +676,7 @@ def test_a_click_beside_the_label_purchase_has_a_warning_without_names(tmp_path)
     bought = clicks & (random.random(3000) < 0.2)
     device = random.integers(0, 3, 3000)
     rows = zip(random.integers(0, 90, 3000), device, clicks, bought, strict=True)
-    lines = [f"i{item}\td{kind}\t{click:d}\t{buy:d}" for item, kind, click, buy in rows]
+    lines = [f"i{movie}\td{kind}\t{click:d}\t{buy:d}" for movie, kind, click, buy in rows]
     result, conf, _ = recognised(planted_tables.write_lines(tmp_path / "a.tsv", lines))
     assert conf["data"]["label"]["column"] == "c4" and "c3" in conf["slots"]
     [warning] = result.warnings
@@ -726,8 +726,30 @@ def test_hostile_names_become_inputs(tmp_path):
     result, _, _ = recognised(path)
     composed = conf_of(result.text)
     assert len(composed.slots) == len(names)
-    assert {slot.column or name for name, slot in composed.slots.items()} >= {"${oc.env:HOME}"}
+    assert "column_5" in composed.slots and "${" not in result.text
     assert "\x1b" not in result.text
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_a_name_with_an_interpolation_can_be_trained(cli, tmp_path, kind):
+    """A header is replaced; elsewhere the column is left out, with a warning."""
+    rows = [{"user": f"u{k % 7}", "${oc.env:HOME}": f"h{k % 3}", "click": k % 2} for k in range(60)]
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "jsonl":
+        planted_tables.write_lines(path, [json.dumps(row) for row in rows])
+    else:
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        planted_tables.write_lines(path, lines)
+    done = cli("init", path.name, cwd=tmp_path)
+    assert done.code == 0, done.err
+    conf = yaml.safe_load((tmp_path / "a.yaml").read_text())
+    assert list(conf["slots"]) == ["user", "column_2"] if kind == "csv" else ["user"]
+    is_warned = "warning: ${oc.env:HOME} is left out: no conf can have this name" in done.err
+    assert is_warned is (kind != "csv")
+    done = cli("check", "conf=a.yaml", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("columns", [200, pytest.param(2000, marks=pytest.mark.long)])

@@ -8,6 +8,7 @@ from typing import Any
 
 from tnctl import limits
 from tnctl.errors import Failure, quoted, refuse_if
+from tnctl.saved_conf import INTERPOLATION, MISSING
 
 DELIMITERS = ("\t", ",", ";", "|", "\x01", "~")
 SHOWN = {"\t": "a tab", ",": "a comma", ";": "a semicolon", "|": "|", " ": "a blank", "\x01": "^A"}
@@ -95,6 +96,11 @@ def _has_blanks(table: list[list[str]]) -> str | None:
     return None
 
 
+def is_nameable(column: str) -> bool:
+    """Whether a conf can name a column: a text with ${ names another value of the conf."""
+    return bool(column) and column != MISSING and INTERPOLATION not in column
+
+
 def _name_columns(form: Delimited, table: list[list[str]]) -> None:
     first, rest = table[0], table[1:]
     if not _is_header(first, rest):
@@ -108,13 +114,13 @@ def _name_columns(form: Delimited, table: list[list[str]]) -> None:
             form.evidence["columns"] = "the layout of Criteo's logs"
         return
     form.names = first
-    if len(set(first)) < len(first) or not all(first) or "???" in first:
+    if len(set(first)) < len(first) or not all(map(is_nameable, first)):
         # The header cannot name the columns; names in the conf can.
         form.names = _distinct(first)
         form.keys["header"] = False
         form.keys["columns"] = form.names
         form.keys["skip_rows"] = form.keys.get("skip_rows", 0) + 1
-        form.evidence["columns"] = "the header has names twice, or empty ones"
+        form.evidence["columns"] = "the header has names twice, or ones that no conf can have"
         form.evidence["skip_rows"] = "the header"
 
 
@@ -157,11 +163,11 @@ def _layout_of(table: list[list[str]]) -> list[str] | None:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Names, each once: empty ones by their place, repeated ones with a number."""
+    """Names, each once: those no conf can have by their place, repeated ones with a number."""
     taken: set[str] = set()
     result = []
     for place, name in enumerate(names, 1):
-        base = name if name and name != "???" else f"column_{place}"
+        base = name if is_nameable(name) else f"column_{place}"
         free, number = base, 1
         while free in taken:
             number += 1

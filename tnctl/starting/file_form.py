@@ -14,7 +14,7 @@ from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, did_you_mean, quoted
-from tnctl.starting.delimited_lines import delimited
+from tnctl.starting.delimited_lines import delimited, is_nameable
 from tnctl.tables import checksums
 
 HEAD_BYTES = 4 << 20
@@ -57,6 +57,17 @@ class FileForm:
 
 def form_of(url: str) -> FileForm:
     """The form of a file. Raises `Failure` for what is empty, damaged or no format of tnctl."""
+    form = _recognised(url)
+    unnameable = [name for name in form.columns if not is_nameable(name)]
+    if unnameable:
+        form.columns = [name for name in form.columns if is_nameable(name)]
+        form.left_out |= dict.fromkeys(
+            unnameable, "no conf can have this name, empty or with ${ in it: rename the column"
+        )
+    return form
+
+
+def _recognised(url: str) -> FileForm:
     head, is_whole = _head(url)
     if head.startswith(b"PAR1"):
         return _of_columns(url, "parquet", ParquetReader(check_utf8=False, bad_rows=0))
