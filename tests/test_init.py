@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 
 from benchmarks import planted_tables
 from tnctl import limits, schema, shipped
-from tnctl.cli import compose
+from tnctl.cli import compose, init
+from tnctl.data import numbers
 from tnctl.errors import Failure
-from tnctl.starting import conf_text
+from tnctl.starting import conf_text, sample, time_forms
 from tnctl.starting.column_value import held_out_auc
 from tnctl.starting.delimited_lines import delimited
 from tnctl.starting.first_conf import first_conf
@@ -761,6 +762,32 @@ def test_many_columns(tmp_path, columns):
     result = first_conf([str(path)])
     assert sum(line.startswith("  f") for line in result.text.splitlines()) == columns + 1
     assert len(result.text.encode()) < limits.CONF_BYTES
+
+
+def test_texts_that_are_plainly_no_times_and_no_numbers_are_not_tried(tmp_path, monkeypatch):
+    """Of thousands of columns the tries in all formats took nearly all of the time."""
+
+    def tried(*given):
+        raise AssertionError(given)
+
+    lines = ["user,site,click", *(f"u{k % 9},a-{k % 4}.com,{k % 2}" for k in range(90))]
+    path = planted_tables.write_lines(tmp_path / "a.csv", lines)
+    monkeypatch.setattr(time_forms, "_read", tried)
+    monkeypatch.setattr(numbers, "bad_places", tried)
+    _, conf, _ = recognised(path)
+    assert list(conf["slots"]) == ["user", "site"]
+
+
+def test_init_says_that_many_columns_take_long(tmp_path, monkeypatch, capsys):
+    lines = ["user,site,click", *(f"u{k % 9},s{k % 4},{k % 2}" for k in range(90))]
+    path = planted_tables.write_lines(tmp_path / "a.csv", lines)
+    for columns, inputs in ((3, 2), (4, 3)):
+        monkeypatch.setattr(sample, "MANY_COLUMNS", columns)
+        monkeypatch.setattr(init, "MANY_INPUTS", inputs)
+        init.run([str(path), f"to={tmp_path}/a{columns}.yaml"])
+        shown = capsys.readouterr().err
+        assert ("3 columns are read and looked at" in shown) is (columns == 3)
+        assert ("the conf of 2 inputs is composed and checked" in shown) is (inputs == 2)
 
 
 def test_bad_rows_are_counted(tmp_path):

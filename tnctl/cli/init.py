@@ -18,6 +18,7 @@ TAKES = ("label", "positive", "to", "conf")
 USAGE = "FILE|GLOB|FOLDER|…{day}… [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]  or  conf=NAME"
 OPTION = re.compile(r"[\w.]+=.*", re.S)
 PATTERN = re.compile(r"[*?\[]|\{day\}")  # in the name of several files, such as dt=*/part-0.csv
+MANY_INPUTS = 1000  # that take long to check
 LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
 
 
@@ -45,6 +46,11 @@ def run(given: list[str]) -> int:
         with without_keys():
             result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
         text = result.text
+    inputs = sum(len(column.inputs) for column in result.columns.values()) if result else 0
+    if inputs >= MANY_INPUTS:
+        from tnctl.progress import say
+
+        say(f"the conf of {inputs:,} inputs is composed and checked: some ms for each")
     check(text)
     write(text, to, words)
     if to != "-":

@@ -1,6 +1,7 @@
 """Pieces of files: some rows of one file as Arrow columns, and where each row came from."""
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -154,9 +155,9 @@ class EmptyFileError(Failure):
 
 def require(url: str, needed: Iterable[str], present: Iterable[str]) -> None:
     """Refuse a file that lacks a column, naming the nearest one it has."""
-    names = list(present)
+    times = Counter(present)
     for name in needed:
-        if name not in names:
-            raise Failure(f"{url} has no column '{name}'. {did_you_mean(name, names)}")
-        if names.count(name) > 1:
+        if name not in times:
+            raise Failure(f"{url} has no column '{name}'. {did_you_mean(name, list(times))}")
+        if times[name] > 1:
             raise Failure(f"{url} has two columns '{name}'. Rename one of them")

@@ -2,8 +2,9 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tnctl.errors import UserError, did_you_mean
@@ -43,9 +44,10 @@ def all_keys(cls: Any = Conf, path: str = "", defaults: Any = None) -> dict[str,
     return keys
 
 
-def hints_of(cls: Any) -> dict[str, Any]:
+@cache
+def hints_of(cls: Any) -> Mapping[str, Any]:
     """The type of each key of a section."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls)  # which takes long, and a conf has thousands of slots
     return {declared.name: hints[declared.name] for declared in dataclasses.fields(cls)}
 
 

@@ -14,6 +14,7 @@ from tnctl.data import numbers, partitions, row_estimates
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
+from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.starting.file_form import FileForm
 from tnctl.starting.named_files import NamedFiles, weekday_of
@@ -22,6 +23,7 @@ ROWS = 100_000
 CELLS = 20_000_000  # of wide tables fewer rows are read
 BYTES = 512 << 20  # in Arrow's buffers
 FILES = 4  # of each day; of days that names have, further ones for each weekday
+MANY_COLUMNS = 1000  # that take long
 MOST_BAD = 0.05  # the share of rows that cannot be read, beyond which no conf is written
 
 
@@ -77,6 +79,8 @@ def read_rows(
 
     Raises `Failure` when there are none, or many that cannot be read.
     """
+    if len(columns) >= MANY_COLUMNS:
+        say(f"{len(columns):,} columns are read and looked at: some ms for each")
     conf = reading_conf(form, named, columns)
     urls = named.urls(split)
     days = np.unique([named.day_of.get(url, "") for url in urls], return_inverse=True)[1]

@@ -156,7 +156,8 @@ class _FileLayout:
 
     def __init__(self, reader: CsvReader, url: str, names: list[str], needed: list[str]) -> None:
         self.reader, self.url, self.needed = reader, url, needed
-        places = {name: names.index(name) for name in needed}
+        place_of = {name: at for at, name in enumerate(names)}  # needed ones are there once
+        places = {name: place_of[name] for name in needed}
         self.texts = {name: at for name, at in places.items() if name in reader.of_text}
         self.numbers = {name: at for name, at in places.items() if name not in reader.of_text}
         self.kind = pa.string() if reader.check_utf8 else pa.binary()
