@@ -30,6 +30,7 @@ from tnctl.evaluation.model_readers import LocalReader
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
 from tnctl.serving.verify import parity
+from tnctl.tensornet.exporting import export as tensornet
 from tnctl.training.training_run import train
 
 # A unit of a single row, and windows that end within units.
@@ -43,13 +44,21 @@ IN_THE_MIDDLE = """
 import os, signal, sys, time
 def begin():
     from tnctl.serving.rows.group_writing import GroupWriting
-    add = GroupWriting.add
-    def add_and_act(self, part):
-        add(self, part)
-        if part.group.part == 1 and not os.path.exists("acted"):
+    from tnctl.tensornet.exporting import TableWriter
+    def act():
+        if not os.path.exists("acted"):
             open("acted", "w").close()
             exec(os.environ["ACTION"])
-    GroupWriting.add = add_and_act
+    add, write = GroupWriting.add, TableWriter.write
+    def add_and_act(self, part):
+        add(self, part)
+        if part.group.part == 1:
+            act()
+    def write_and_act(self, *given):
+        write(self, *given)
+        if self._share.worker == 1:
+            act()
+    GroupWriting.add, TableWriter.write = add_and_act, write_and_act
 os.register_at_fork(after_in_child=begin)
 """
 
@@ -215,6 +224,17 @@ def test_processes_export_a_checkpoint_alone(folder, tmp_path):
 
 @pytest.mark.alone
 @pytest.mark.long
+def test_processes_write_the_tables_of_tensornet(folder, tmp_path):
+    given = [f"checkpoint={checkpoint_of(folder)}", "format=tensornet", f"to={tmp_path}/t"]
+    done = run_process("export-embeddings", *given, *ON_WORKERS, cwd=tmp_path)
+    assert done.code == 0 and done.out == "", done.err
+    tensornet(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"), None, 1)
+    assert tables_in(tmp_path / "t") == tables_in(tmp_path / "alone")
+    assert {path.name for path in tmp_path.iterdir()} == {"t", "alone"}
+
+
+@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [ON_WORKERS, ON_SERVERS], ids=["workers", "servers"])
 def test_processes_print_and_write_what_one_process_does(folder, tmp_path, processes):
     more = ["output=run", "data.test=test-*.csv"]
@@ -239,6 +259,7 @@ READINGS = (
     ("evaluate", "output=run", "data.test=test-*.csv"),
     ("predict", "output=run", "data.test=test-*.csv", "to=predictions.csv"),
     ("export-embeddings", "output=run", "to=e", "format=text"),
+    ("export-embeddings", "output=run", "to=t", "format=tensornet"),
     ("verify-serving", "output=run"),
 )
 
@@ -252,6 +273,15 @@ def copy_of_run(folder, to):
 def exported(folder):
     """The rows of an export as text, of all its parts."""
     return sorted(line for path in folder.glob("*.txt*") for line in path.read_bytes().splitlines())
+
+
+def tables_in(folder):
+    """The blocks of tables for TensorNet, and their manifest."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.alone
@@ -288,6 +318,8 @@ def test_commands_of_an_environment_do_what_one_process_does(folder, tmp_path, s
     assert written[0].read_bytes() == written[1].read_bytes()
     rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
     assert rows[0] == rows[1] != []
+    tables = [tables_in(tmp_path / name / "t") for name in ("alone", "together")]
+    assert tables[0] == tables[1] != {}
     assert not list(Path(tempfile.gettempdir()).glob("tnctl-verify-serving-*"))
 
 
@@ -307,6 +339,8 @@ def test_commands_on_ray_do_what_one_process_does(folder, tmp_path):
     assert written[0].read_bytes() == written[1].read_bytes()
     rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
     assert rows[0] == rows[1] != []
+    tables = [tables_in(tmp_path / name / "t") for name in ("alone", "together")]
+    assert tables[0] == tables[1] != {}
     wrong = ["evaluate", "output=run", "data.test=nowhere.csv", *keys]
     done = run_process(*wrong, cwd=tmp_path / "together")
     assert done.code == 1 and done.last.startswith("tnctl evaluate: ") and "nowhere" in done.last
@@ -321,14 +355,20 @@ def in_the_middle(folder, action):
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path):
-    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", *ON_WORKERS]
+@pytest.mark.parametrize("encoding", ["parquet", "tensornet"])
+def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path, encoding):
+    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", f"format={encoding}"]
     environment = in_the_middle(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    done = run_process("export-embeddings", *given, cwd=tmp_path, env=environment)
+    done = run_process("export-embeddings", *given, *ON_WORKERS, cwd=tmp_path, env=environment)
     assert done.code == 0, done.err
     assert f"worker 1 was killed by {signal.SIGKILL.name}: all workers start again\n" in done.err
     assert sorted(os.listdir(tmp_path)) == ["acted", "e", "patches"]
-    export(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"))
+    checkpoint = loading.newest(str(folder / "run"))
+    if encoding == "tensornet":
+        tensornet(checkpoint, conf_of(), str(tmp_path / "alone"), None, 1)
+        assert tables_in(tmp_path / "e") == tables_in(tmp_path / "alone")
+        return
+    export(checkpoint, conf_of(), str(tmp_path / "alone"))
     golden = [(tmp_path / name / "golden.jsonl").read_bytes() for name in ("e", "alone")]
     assert golden[0] == golden[1]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.serving.rows.export import Writers
     from tnctl.serving.rows.export_document import Filter
+    from tnctl.tensornet.exporting import WriteTables
 
 OF_REDIS = ("prefix", "grace")
 OF_TENSORNET = ("tables", "ranks")
@@ -59,11 +60,6 @@ def check(cluster: Cluster, taken: dict[str, str]) -> None:
         f"cluster={cluster.start} is for exports to files: rows in Redis are written by one "
         "process, which needs no room for all of them. Leave it out",
     )
-    refuse_if(
-        taken.get("format") == TENSORNET,
-        f"cluster={cluster.start} is not for format={TENSORNET}: one process writes it, which "
-        "needs no room for all rows. Leave it out",
-    )
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -71,7 +67,10 @@ def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int
     from tnctl.checkpoint.load import open_checkpoint
 
     checkpoint = open_checkpoint(task["checkpoint"])
-    return export(checkpoint, conf, task["arguments"], processes.writers())
+    taken = task["arguments"]
+    if taken.get("format") == TENSORNET:
+        return export_tables(checkpoint, conf, taken, processes.tables().write)
+    return export(checkpoint, conf, taken, processes.writers())
 
 
 def export(
@@ -120,15 +119,21 @@ def export(
     return 0
 
 
-def export_tables(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
+def export_tables(
+    checkpoint: "Checkpoint",
+    conf: Conf,
+    taken: dict[str, str],
+    write: "WriteTables | None" = None,
+) -> int:
     """Write the rows with their state as TensorNet's text."""
-    from tnctl.tensornet.exporting import export
+    from tnctl.tensornet.exporting import export, write_alone
 
     if wrong := next((key for key in NOT_OF_TENSORNET if key in taken), None):
         raise UserError(f"format={TENSORNET} writes all rows as they are: leave {wrong}= out")
     to = taken.get("to") or files.join(conf.output, TENSORNET)
     refuse_if(server_format(to) is not None, f"format={TENSORNET} is of files. Give to=FOLDER")
-    export(checkpoint, conf, to, taken.get("tables"), arguments.count(taken, "ranks", 1))
+    ranks = arguments.count(taken, "ranks", 1)
+    export(checkpoint, conf, to, taken.get("tables"), ranks, write or write_alone)
     return 0
 
 

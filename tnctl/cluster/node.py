@@ -153,6 +153,11 @@ class Node:
         except UserError as error:
             raise self._named(error) from error.__cause__
 
+    def end_with_others(self) -> None:
+        """Raise what has ended another worker, after which nothing that this one does counts."""
+        if self.error is not None:
+            raise self.error
+
     def close(self, seconds: float | None = None) -> None:
         """End the thread after what is in its queue; wait for that, so long at most."""
         self._inbox.put(None)

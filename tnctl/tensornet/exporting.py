@@ -3,8 +3,9 @@
 A row has its optimizer's state, show, and days without a show, so that TensorNet can go on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from tnctl import outputs
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.table_document import Table
-from tnctl.errors import refuse_if
-from tnctl.manifest import Inventory
+from tnctl.errors import Failure, refuse_if
+from tnctl.manifest import FileEntry, Inventory
 from tnctl.model.layout import plan
+from tnctl.outputs import Output
 from tnctl.ownership import TENSORNET
 from tnctl.progress import Display
 from tnctl.schema import Conf
@@ -35,82 +37,177 @@ from tnctl.tensornet.tables_document import (
 )
 
 
-def export(checkpoint: Checkpoint, conf: Conf, to: str, tables: str | None, ranks: int) -> None:
-    """Write the rows of a checkpoint as tables for so many ranks of TensorNet.
+@dataclass(frozen=True)
+class Share:
+    """The files of every table that one of several workers writes.
 
-    `tables` names them, as of `tnctl import`; by default they are called GROUP_SEGMENT. Rows are
-    streamed. Raises UserError for weights whose optimizer TensorNet does not have.
+    Files are dealt block by block, and those of a block rank by rank: ids below 2^32 are all in
+    block 0.
     """
-    refuse_if(not 1 <= ranks <= MOST_RANKS, f"ranks is from 1 to {MOST_RANKS}. Received: {ranks}")
-    known = weights_of(conf.compat, plan(conf, checkpoint.statistics))
-    if tables is None:
-        chosen = {f"{entry.group}_{entry.segment.name}": entry for entry in known}
-    else:
-        chosen = named_weights(tables, known)
-    for name, weights in chosen.items():
-        _ = weights.form  # refuses an optimizer that TensorNet does not have
+
+    ranks: int
+    worker: int = 0
+    workers: int = 1
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of the files, ascending: block * ranks + rank."""
+        return np.arange(self.worker, self.ranks * BLOCKS, self.workers)
+
+    def numbers_of(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The number of the file that each id belongs to, [n]."""
+        ranks = np.uint64(self.ranks)
+        blocks = (ids >> np.uint64(32)) % np.uint64(BLOCKS)
+        return (blocks * ranks + ids % ranks).astype(np.int64)
+
+    def names(self, table: str) -> list[str]:
+        """The names of the files of a table, in the order of their numbers."""
+        places = (divmod(number, self.ranks) for number in self.numbers.tolist())
+        return [block_name(table, rank, block) for block, rank in places]
+
+    def of(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Those of some records [n] that belong to the files."""
+        if self.workers == 1:
+            return records
+        return records[self.numbers_of(records["id"]) % self.workers == self.worker]
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """The files that were written, and the rows in them of each table."""
+
+    files: dict[str, FileEntry]
+    rows: tuple[int, ...]
+
+
+class TablesRequest:
+    """What is exported: the arguments of `export`. Raises UserError as it does."""
+
+    def __init__(self, checkpoint: Checkpoint, conf: Conf, tables: str | None, ranks: int) -> None:
         refuse_if(
-            not name.replace("_", "").isalnum() or not name.isascii(),
-            f"tables=: a table is called by letters, digits and _. Received: {name}",
+            not 1 <= ranks <= MOST_RANKS, f"ranks is from 1 to {MOST_RANKS}. Received: {ranks}"
         )
-    reads = [link.folder for link in checkpoint.chain()]
-    with outputs.output_folder(to, TENSORNET, reads) as output:
-        inventory = output.inventory()
-        with Display("export", checkpoint.manifest.rows) as display:
-            written = write_tables(checkpoint, chosen, ranks, inventory, display)
-            display.finish()
-        inventory.files = dict(sorted(inventory.files.items()))
-        inventory.complete(
-            TablesManifest(
-                format=TablesManifest.FORMAT,
-                version=1,
-                checkpoint=CheckpointReference.of(checkpoint),
-                ranks=ranks,
-                tables=tuple(written),
+        self.checkpoint, self.given, self.ranks = checkpoint, tables, ranks
+        known = weights_of(conf.compat, plan(conf, checkpoint.statistics))
+        if tables is None:
+            chosen = {f"{entry.group}_{entry.segment.name}": entry for entry in known}
+        else:
+            chosen = named_weights(tables, known)
+        for name, weights in chosen.items():
+            _ = weights.form  # refuses an optimizer that TensorNet does not have
+            refuse_if(
+                not name.replace("_", "").isalnum() or not name.isascii(),
+                f"tables=: a table is called by letters, digits and _. Received: {name}",
             )
-        )
+        self._weights: dict[str, dict[str, Weights]] = {}
+        """by name, for each table of the checkpoint that has any"""
+        for table in checkpoint.manifest.tables:
+            groups = {group.name for group in table.groups}
+            of_table = {name: w for name, w in chosen.items() if w.group in groups}
+            if of_table:
+                self._weights[table.name] = of_table
 
-
-def write_tables(
-    checkpoint: Checkpoint,
-    chosen: Mapping[str, Weights],
-    ranks: int,
-    inventory: Inventory,
-    display: Display,
-) -> list[WrittenTable]:
-    """Write the files of all tables, in one pass over each table of the checkpoint."""
-    written: list[WrittenTable] = []
-    done = 0
-    for table in checkpoint.manifest.tables:
-        groups = {group.name: group for group in table.groups}
-        of_table = {name: w for name, w in chosen.items() if w.group in groups}
-        if not of_table:
-            continue
-        with ExitStack() as stack:
-            writers = [
-                TableWriter(stack, inventory, name, weights, ranks, cvm=table.life.cvm)
-                for name, weights in of_table.items()
-            ]
-            for records in known_rows(checkpoint, table.name):
-                counts = counts_of(records, table, checkpoint)
-                records = as_read(records, table, checkpoint.step)
-                for writer, weights in zip(writers, of_table.values(), strict=True):
-                    mask = records["group"] == groups[weights.group].number
-                    writer.write(records[mask], [column[mask] for column in counts])
-                done += len(records)
-                display.update(done, f"{done:,} rows to {inventory.to}")
-        written += [
+    @property
+    def tables(self) -> list[WrittenTable]:
+        """The tables as the manifest has them, in the order in which they are written."""
+        return [
             WrittenTable(
                 name=name,
                 group=weights.group,
                 segment=weights.segment.name,
                 optimizer=weights.form.rule.name,
                 dim=weights.form.dim,
-                rows=groups[weights.group].rows,
+                rows=group.rows,
             )
+            for table, of_table in self._weights.items()
             for name, weights in of_table.items()
+            for group in self.checkpoint.table(table).groups
+            if group.name == weights.group
         ]
-    return written
+
+    def write(
+        self, share: Share, inventory: Inventory, between: Callable[[], None] = lambda: None
+    ) -> WrittenPart:
+        """Write the files of a share, in one pass over each table of the checkpoint.
+
+        `between` is called before every few MiB, and may raise to end this.
+        """
+        if not share.numbers.size:
+            return WrittenPart({}, (0,) * len(self.tables))
+        written: list[int] = []
+        done = 0
+        with Display("export", self.checkpoint.manifest.rows) as display:
+            for table_name, of_table in self._weights.items():
+                table = self.checkpoint.table(table_name)
+                numbers = {group.name: group.number for group in table.groups}
+                with ExitStack() as stack:
+                    writers = [
+                        TableWriter(stack, inventory, name, weights, share, cvm=table.life.cvm)
+                        for name, weights in of_table.items()
+                    ]
+                    for records in known_rows(self.checkpoint, table_name):
+                        between()
+                        done += len(records)
+                        records = share.of(records)
+                        counts = counts_of(records, table, self.checkpoint)
+                        records = as_read(records, table, self.checkpoint.step)
+                        for writer, weights in zip(writers, of_table.values(), strict=True):
+                            mask = records["group"] == numbers[weights.group]
+                            writer.write(records[mask], [column[mask] for column in counts])
+                        display.update(done, f"{done:,} rows to {inventory.to}")
+                written += [writer.rows for writer in writers]
+            display.finish()
+        return WrittenPart(dict(inventory.files), tuple(written))
+
+
+# Writes the files of all tables into a folder: one process, or several.
+WriteTables = Callable[[TablesRequest, Output], Sequence[WrittenPart]]
+
+
+def write_alone(request: TablesRequest, output: Output) -> Sequence[WrittenPart]:
+    """Write all files in this process."""
+    return [request.write(Share(request.ranks), output.inventory())]
+
+
+def export(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    to: str,
+    tables: str | None,
+    ranks: int,
+    write: WriteTables = write_alone,
+) -> None:
+    """Write the rows of a checkpoint as tables for so many ranks of TensorNet.
+
+    `tables` names them, as of `tnctl import`; by default they are called GROUP_SEGMENT. Rows are
+    streamed, by the processes of `write`. Raises UserError for weights whose optimizer TensorNet
+    does not have, Failure when rows are missing.
+    """
+    request = TablesRequest(checkpoint, conf, tables, ranks)
+    reads = [link.folder for link in checkpoint.chain()]
+    with outputs.output_folder(to, TENSORNET, reads) as output:
+        parts = write(request, output)
+        entries = request.tables
+        for entry, rows in zip(
+            entries, zip(*(part.rows for part in parts), strict=True), strict=True
+        ):
+            refuse_if(
+                sum(rows) != entry.rows,
+                f"table {entry.name} has {sum(rows):,} rows to export, and {entry.rows:,} were "
+                "expected. Take another checkpoint",
+                Failure,
+            )
+        inventory = output.inventory()
+        inventory.files = dict(sorted(entry for part in parts for entry in part.files.items()))
+        inventory.complete(
+            TablesManifest(
+                format=TablesManifest.FORMAT,
+                version=1,
+                checkpoint=CheckpointReference.of(checkpoint),
+                ranks=ranks,
+                tables=tuple(entries),
+            )
+        )
 
 
 def counts_of(records: NDArray[Any], table: Table, checkpoint: Checkpoint) -> list[NDArray[Any]]:
@@ -124,7 +221,7 @@ def counts_of(records: NDArray[Any], table: Table, checkpoint: Checkpoint) -> li
 
 
 class TableWriter:
-    """Writes a table: a file for each rank and block, which `stack` closes."""
+    """Writes the files of a share of a table, which `stack` closes."""
 
     def __init__(
         self,
@@ -132,18 +229,16 @@ class TableWriter:
         inventory: Inventory,
         name: str,
         weights: Weights,
-        ranks: int,
+        share: Share,
         *,
         cvm: bool,
     ) -> None:
         """With `cvm` lines have clicks, as TensorNet's have with use_cvm."""
         self._form, self._segment, self._cvm = weights.form, weights.segment.name, cvm
-        self._ranks = ranks
+        self._share, self.rows = share, 0
         head = f"opt_name:{self._form.rule.name}\ndim:{self._form.dim}\n".encode()
         self._files = [
-            stack.enter_context(inventory.writing(block_name(name, rank, block)))
-            for rank in range(ranks)
-            for block in range(BLOCKS)
+            stack.enter_context(inventory.writing(file_name)) for file_name in share.names(name)
         ]
         stack.callback(self._end)
         for file in self._files:
@@ -154,16 +249,18 @@ class TableWriter:
             file.write(b"\n")
 
     def write(self, records: NDArray[Any], counts: Sequence[NDArray[Any]]) -> None:
-        """Write rows of the group: records [n], and their show, click and age, [n] each."""
+        """Write rows of the group: records [n], and their show, click and age, [n] each.
+
+        All of them belong to files of the share.
+        """
         if not len(records):
             return
-        signs = np.ascontiguousarray(records["id"])
-        blocks = (signs >> np.uint64(32)) % np.uint64(BLOCKS)
-        numbers = (signs % np.uint64(self._ranks) * np.uint64(BLOCKS) + blocks).astype(np.int64)
+        self.rows += len(records)
+        numbers = self._share.numbers_of(records["id"])
         order = np.argsort(numbers, kind="stable")
         lines = self._lines(records[order], [column[order] for column in counts])
         data, offsets = text_bytes(lines)
-        ends = np.searchsorted(numbers[order], np.arange(len(self._files)), side="right").tolist()
+        ends = np.searchsorted(numbers[order], self._share.numbers, side="right").tolist()
         for file, start, end in zip(self._files, [0, *ends], ends, strict=False):
             if end > start:
                 file.write(data[offsets[start] : offsets[end]])

@@ -85,7 +85,29 @@ class LookUpRows:
     ids: str
 
 
-ExportCommand = SelectRows | SendTopRows | CountSelected | WriteSelected | OpenWritten | LookUpRows
+@dataclass(frozen=True, kw_only=True)
+class WriteTables:
+    """Write this worker's files of tables for TensorNet into a folder.
+
+    `tables` and `ranks` are those of `tnctl export-embeddings`. The reply is `TablesWritten`.
+    """
+
+    command: Literal["write_tables"] = "write_tables"
+    checkpoint: Manifested
+    folder: Text
+    tables: str | None
+    ranks: Count
+
+
+ExportCommand = (
+    SelectRows
+    | SendTopRows
+    | CountSelected
+    | WriteSelected
+    | OpenWritten
+    | LookUpRows
+    | WriteTables
+)
 
 
 # ---- Replies -----------------------------------------------------------------
@@ -111,3 +133,11 @@ class SelectedWritten:
 
     groups: tuple[FileGroup, ...]
     files: dict[str, FileEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablesWritten:
+    """The entries of the files that were written, and the rows in them of each table."""
+
+    files: dict[str, FileEntry]
+    rows: tuple[Count, ...]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import files
 from tnctl.cluster.messages import commands, export_commands
 from tnctl.cluster.messages.shapes import first_shards
 from tnctl.cluster.node import Node
+from tnctl.cluster.rank_0.writing_together import write_together
 from tnctl.cluster.workers.export_parts import ExportPart, base64_of
-from tnctl.errors import Failure, refuse_if
+from tnctl.errors import Failure
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.serving.rows.embeddings import FileEmbeddings
@@ -87,18 +87,15 @@ class ClusterWriters:
             ).values()
             if name is not None
         ]
-        output.claims.add(names)
-        output.is_shared = node.workers > 1
-        replies = node.command_others(export_commands.WriteSelected(folder=output.folder))
-        with node.named():
-            parts = [self._part.write(output.folder, output.to)]
-        written = commands.replies_of(export_commands.SelectedWritten, replies)
-        parts += [Written(reply.groups, reply.files) for reply in written]
-        output.is_shared = False
-        written_files = {name: entry for part in parts for name, entry in part.files.items()}
-        if written_files.keys() != set(names):
-            raise Failure("a worker has written other files than its part has")
-        self._check_seen(output, parts)
+        written = write_together(
+            node,
+            output,
+            names,
+            export_commands.WriteSelected(folder=output.folder),
+            export_commands.SelectedWritten,
+            lambda: self._part.write(output.folder, output.to),
+        )
+        parts = [Written(part.groups, part.files) for part in written]
         if node.workers == 1:
             return parts[0]
         joined = tuple(map(self._joined, zip(*(part.groups for part in parts), strict=True)))
@@ -106,7 +103,9 @@ class ClusterWriters:
             sum(getattr(entry, key) for entry in joined) for key in ("rows", "removed")
         )
         say(f"{rows:,} rows and {removed:,} removed keys to {output.to}, in {len(parts)} parts")
-        return Written(joined, written_files)
+        return Written(
+            joined, {name: entry for part in parts for name, entry in part.files.items()}
+        )
 
     def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
         if self._node.workers == 1:
@@ -168,17 +167,6 @@ class ClusterWriters:
                 raise Failure(
                     f"group {group.name} has {rows:,} rows to export, and "
                     f"{expected[group.name]:,} were expected. Take another checkpoint"
-                )
-
-    def _check_seen(self, output: Output, parts: list[Written]) -> None:
-        """Refuse a folder that is another one for some worker. Raises UserError."""
-        for rank, part in enumerate(parts):
-            for name, entry in part.files.items():
-                url = files.join(output.folder, name)
-                refuse_if(
-                    not files.exists(url) or files.size(url) != entry.bytes,
-                    f"to={output.to}: worker 0 does not see {name}, which worker {rank} wrote "
-                    "there. Name a folder of a storage that all workers share",
                 )
 
     def _joined(self, entries: tuple[FileGroup, ...]) -> FileGroup:
@@ -260,8 +248,7 @@ class ClusterEmbeddings:
         content = replace(self._content, groups=groups, slots=())
         with closing(FileEmbeddings([(self._folder, content)])) as opened:
             for records in opened.newest_rows(group):
-                if self._node.error is not None:
-                    raise self._node.error
+                self._node.end_with_others()
                 yield records
 
     def golden(self) -> bytes | None:

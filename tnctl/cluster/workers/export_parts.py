@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.load import open_checkpoint
+from tnctl.checkpoint.chain import Checkpoint, open_checkpoint
 from tnctl.cluster.messages import commands, export_commands
 from tnctl.cluster.node import Node
 from tnctl.errors import Failure
@@ -20,6 +20,7 @@ from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.group_writing import Written, write_groups
 from tnctl.serving.rows.top_rows import TopRows
 from tnctl.tables.shards import shards_of
+from tnctl.tensornet.exporting import Share, TablesRequest, WrittenPart
 
 
 class ExportPart:
@@ -65,7 +66,7 @@ class ExportPart:
         """Write the files into a folder that becomes `to`."""
         name = to if self._node.workers == 1 else f"{to} (part {self._node.rank})"
         return write_groups(
-            self.selection, self._format, Inventory(folder, to=name), self._end_with_others
+            self.selection, self._format, Inventory(folder, to=name), self._node.end_with_others
         )
 
     def open(self, folder: str, content: ExportManifest) -> FileEmbeddings:
@@ -84,11 +85,6 @@ class ExportPart:
         """Close what was opened."""
         if self._opened is not None:
             self._opened.close()
-
-    def _end_with_others(self) -> None:
-        """Raise what has ended another worker: nothing that is written from now on counts."""
-        if self._node.error is not None:
-            raise self._node.error
 
 
 class ExportFollower:
@@ -115,6 +111,8 @@ class ExportFollower:
                 self._selected.open(folder, content)
             case export_commands.LookUpRows(group=group, ids=ids):
                 return self._selected.look_up(group, parsed_ids(ids))
+            case export_commands.WriteTables():
+                return self._write_tables(command)
         return commands.Done()
 
     @property
@@ -124,8 +122,7 @@ class ExportFollower:
         return self._part
 
     def _select(self, command: export_commands.SelectRows) -> export_commands.RowsSelected:
-        checkpoint = open_checkpoint(command.checkpoint.folder)
-        _check_same(command.checkpoint, checkpoint.manifest.sha256)
+        checkpoint = _opened(command.checkpoint)
         chain: Chain = []
         if command.since is not None:
             chain = chain_of(command.since.folder)
@@ -142,6 +139,25 @@ class ExportFollower:
         top = self._part.top_rows(command.filter.top)
         counts = tuple((rows.rows, len(rows.candidates()[0])) for rows in top)
         return export_commands.RowsSelected(top=counts)
+
+    def _write_tables(self, command: export_commands.WriteTables) -> export_commands.TablesWritten:
+        checkpoint = _opened(command.checkpoint)
+        request = TablesRequest(checkpoint, self._conf, command.tables, command.ranks)
+        written = write_tables(self._node, request, command.folder, command.folder)
+        return export_commands.TablesWritten(files=written.files, rows=written.rows)
+
+
+def write_tables(node: Node, request: TablesRequest, folder: str, to: str) -> WrittenPart:
+    """Write a worker's files of tables for TensorNet into a folder that becomes `to`."""
+    share = Share(request.ranks, node.rank, node.workers)
+    return request.write(share, Inventory(folder, to=to), node.end_with_others)
+
+
+def _opened(manifested: export_commands.Manifested) -> Checkpoint:
+    """The checkpoint that rank 0 has read. Raises Failure when it is another one."""
+    checkpoint = open_checkpoint(manifested.folder)
+    _check_same(manifested, checkpoint.manifest.sha256)
+    return checkpoint
 
 
 def _check_same(manifested: export_commands.Manifested, sha256: str) -> None:
