@@ -99,6 +99,10 @@ def conf():
 
 @pytest.fixture(scope="module")
 def description(conf):
+    return description_of(conf)
+
+
+def description_of(conf):
     checkpoint = SimpleNamespace(
         statistics=Statistics(MOMENTS, {}, {}),
         folder="checkpoint",
@@ -251,7 +255,8 @@ def build(tmp_path_factory):
     """Builds a test program of the sources that need no TensorFlow."""
     folder = tmp_path_factory.mktemp("build")
     sources = ["json", "message", "fields", "description", "slots", "values", "cells", "numbers",
-               "times", "embeddings", "raw_inputs", "lines", "tensornet_line"]  # fmt: skip
+               "times", "embeddings", "columns", "raw_inputs", "lines",
+               "tensornet_line"]  # fmt: skip
     paths = [EXAMPLE / f"{name}.c" for name in sources]
     csrc = EXAMPLE.parent.parent / "csrc"
     paths += [EXAMPLE / "tests" / "rows.c", *csrc.glob("tn_dictionary*.c"), csrc / "tn_time.c"]
@@ -275,14 +280,16 @@ def run(program, *arguments, rows):
 
 @pytest.fixture(scope="module")
 def folders(description, tmp_path_factory):
+    return folders_of(description, list(random_rows(500, 1)), tmp_path_factory.mktemp("exported"))
+
+
+def folders_of(description, rows, folder):
     """A graph's serving.json, an export, good rows and what tnctl makes of them."""
-    folder = tmp_path_factory.mktemp("exported")
     graph, embeddings = folder / "graph", folder / "embeddings"
     graph.mkdir()
     embeddings.mkdir()
     content = description.body() | {"sha256": "2" * 64}
     (graph / "serving.json").write_text(json.dumps(content, indent=2))
-    rows = list(random_rows(500, 1))
     table = Table(description)
     encoded = RawInputs(description).encode(rows)
     inputs = pooled_inputs(description, encoded, table.lookup)
@@ -368,9 +375,9 @@ def refused_of(build, folders, description, rows, encode):
         answer = json.loads(line)
         try:
             encoded = encode(row)
-        except (BadRowsError, UserError, Failure):
+        except (BadRowsError, UserError, Failure) as error:
             refused += 1
-            assert "error" in answer, row
+            assert "error" in answer, (row, error)
             continue
         assert "error" not in answer, row
         for name, cells in encoded.cells.items():
@@ -407,16 +414,135 @@ ODD_ROWS = [
 ]  # fmt: skip
 
 
-def test_odd_numbers_are_taken_or_refused_as_score_does(build, folders, description, tmp_path):
-    raw, path = RawInputs(description), tmp_path / "row.jsonl"
+def encode_line(description, path):
+    """Encodes a row as `tnctl score` does, from a file of JSON lines."""
+    raw = RawInputs(description)
 
     def encode(row):
-        path.write_text(json.dumps(row))
+        path.write_text(row if isinstance(row, str) else json.dumps(row))
         [piece] = json_reader(raw.conf).pieces(str(path), raw.columns)
         return raw.encode(piece.table, piece.where)
 
+    return encode
+
+
+def test_odd_numbers_are_taken_or_refused_as_score_does(build, folders, description, tmp_path):
+    encode = encode_line(description, tmp_path / "row.jsonl")
     refused = refused_of(build, folders, description, ODD_ROWS, encode)
     assert 60 < refused < len(ODD_ROWS) - 60
+
+
+VISIT = "20/Nov/2026:13:45 +0000"
+PATHS_CONF = r"""
+recipe: {name: lr}
+embedding: {width: 2, linear: true}
+slots:
+  user: {column: user.id, missing: value}
+  screen: {column: user.device.screen, ids: boundaries, boundaries: [100, 1000], missing: value}
+  items: {column: basket.id, weights: basket.count}
+  tags: {column: basket.tags.name, pooling: mean, missing: value}
+  words: {column: user.words, separator: "|"}
+  recent: {column: visits.item.id, pooling: none, max_length: 4, missing: value}
+  visit: {column: visits.at, ids: hour, missing: value}
+  deepest: {column: NAMES, missing: value}
+  ends: {column: user., missing: value}
+  user_x_screen: {cross: [user, screen]}
+numeric:
+  price: {column: user.price, transform: log1p}
+  prices: {column: pair.price, width: 2, default: -1}
+  too_deep: {column: NAMES.n}
+data:
+  missing: ["", "?"]
+  times: {visits.at: {format: "%d/%b/%Y:%H:%M %z"}}
+""".replace("NAMES", ".".join(["n"] * 32))
+VALUES = [None, "a", "?", "", 7, -1, 2.5, [], ["a", "b"], [1, None], [[1]], [[]], {}, "a|b"]
+
+
+def deep(depth, value):
+    return {"n": deep(depth - 1, value)} if depth else value
+
+
+def nested_rows(n, seed):
+    """Objects and lists of them, with gaps, other values, and keys that have dots themselves."""
+    random = Random(seed)
+
+    def object_of(**makers):
+        keys = [key for key in makers if random.random() < 0.85]
+        random.shuffle(keys)
+        return {key: odd(makers[key]) for key in keys}
+
+    def odd(make):
+        return random.choice(VALUES) if random.random() < 0.04 else make()
+
+    def several(make, most=3):
+        return lambda: [odd(make) for _ in range(random.randrange(most + 1))]
+
+    def tag():
+        return object_of(name=lambda: random.choice(["t1", "t2", "ü", "?"]), other=dict)
+
+    def product():
+        return object_of(
+            id=lambda: random.choice(["i1", 2, "i3"]), count=lambda: random.choice([1, 0.5, "2"]),
+            tags=several(tag),
+        )  # fmt: skip
+
+    def user():
+        return object_of(
+            id=lambda: random.choice(["u1", "u2", 3]), price=lambda: random.choice([0.5, 9, "1"]),
+            device=lambda: object_of(screen=lambda: random.choice([50, 320, "2000"])),
+            words=lambda: random.choice(["a|b", "c", ["d|e"]]),
+        ) | ({"": "empty", "id.x": 1} if random.random() < 0.2 else {})  # fmt: skip
+
+    def visit():
+        return object_of(item=lambda: object_of(id=lambda: random.choice(["i1", 5])),
+                         at=lambda: random.choice([VISIT, "?"]))  # fmt: skip
+
+    def price():
+        return {"price": random.choice([1.5, 3, None])}
+
+    for number in range(n):
+        row = object_of(user=user, visits=several(visit, 5), basket=several(product),
+                        pair=lambda: [price(), price()])  # fmt: skip
+        if number % 5 == 0:
+            row |= {
+                key: random.choice(VALUES)
+                for key in random.sample(
+                    ["user.id", "user.device", "visits.item", "visits.at", "basket.tags.name"], 2
+                )
+            }
+        if number % 7 == 0:
+            row |= random.choice([deep(32, 3), {"n.n": deep(30, "x")}, deep(33, 4), {"n": 5}])
+        yield row
+
+
+PATHS = [
+    '{"user": {"id": "u1"}, "user": {"id": "u2", "id": "u3"}}',
+    '{"user.id": null, "user.id": "u4"}',
+    '{"\\u0075ser": {"\\u0069d": "u1"}}', '{"user.id.x": 1, "user.": "u", "user": 5}',
+    '{"user": [{"id": "u1"}, null, 7, {"id": ["u2", "u3"]}, {}]}', '{"user": [[{"id": "u1"}]]}',
+    '{"user.device": {"screen": 5}, "user": {"device": {"screen": 500}}}',
+    '{"visits": [{"item": [{"id": "a"}, {"id": ["b", "c"]}]}, {"item": {"id": ["d"]}}]}',
+    '{"visits": {"item": []}}', '{"visits": [{"item": [[]]}]}',
+    '{"visits": [{"item": {"id": {}}}]}',
+    '{"visits": [{"item": [{"id": [1, [2]]}]}]}', '{"user": {"": 5, "id": {"": 4}}}',
+    '{"user": []}',
+]  # fmt: skip
+
+
+def test_paths_lead_where_score_finds_values(build, tmp_path):
+    description = description_of(schema.from_values(yaml.safe_load(PATHS_CONF)))
+    folders = folders_of(description, [{"user.id": "u1"}], tmp_path)
+    rows = [*PATHS, *nested_rows(200, 3)]
+    lines, _ = run(build, folders.graph, folders.embeddings, rows=rows)
+    encode = encode_line(description, tmp_path / "row.jsonl")
+    refused = refused_of(build, folders, description, rows, encode)
+    assert 20 < refused < 120
+    ids = [json.loads(line).get("ids") for line in lines]
+    for name in description.slots:
+        assert len({str(row[name]) for row in ids if row}) > 2, name
+    [out, *_], _ = run(build, folders.graph, folders.embeddings, 1, 20_000, rows=rows)
+    read, _, of, *_, added, _ = out.split()
+    assert int(of) == 20_000 and 0 < int(added) <= int(read) < 20_000
 
 
 def test_lines_that_are_no_rows_are_refused(build, folders):
@@ -621,9 +747,10 @@ slots:
   history: {group: item, ids: modulo, size: 9007199254740993, pooling: none, max_length: 4,
             missing: value}
   number: {ids: integer, padding: 18446744073709551615, width: 2}
-  age: {ids: quantiles, buckets: 4, missing: value}
+  age: {column: person.age, ids: quantiles, buckets: 4, missing: value}
   income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
-  land: {ids: vocabulary, vocabulary: [de, "f\\u00fcr"], oov: 2, missing: value, pooling: sqrtn}
+  land: {column: person.places.land, ids: vocabulary, vocabulary: [de, "f\\u00fcr"], oov: 2,
+         missing: value, pooling: sqrtn}
   weekday: {ids: integer, size: 7, indicator: true}
   user_x_city: {cross: [user, city, kind], ids: modulo, size: 1000, width: 0}
   kind: {ids: vocabulary, vocabulary: [a, b], width: 0, linear: false}
@@ -639,6 +766,14 @@ data:
 train: {batch_size: 64}
 save: {every_steps: 5, every_minutes: null}
 """
+
+
+def nested_clicks(n):
+    """Clicks with some values in objects, and in lists of them."""
+    for row in clicks(n):
+        person = {"age": row.pop("age")}
+        places = [{"land": land} for land in row.pop("land")]
+        yield row | {"person": person | {"places": places}}
 
 
 @pytest.fixture(scope="module")
@@ -668,7 +803,9 @@ def program(tmp_path_factory):
 def exported(cli, tmp_path_factory):
     """A run of two heads, the exports of its checkpoints, and graphs of the last one."""
     folder = tmp_path_factory.mktemp("exported")
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(640)))
+    (folder / "rows.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in nested_clicks(640))
+    )
     (folder / "mine.py").write_text(RECIPE)
     (folder / "conf.yaml").write_text(TRAINED)
 
@@ -741,7 +878,7 @@ def test_other_golden_rows_fail(program, exported):
 
 
 def test_rows_are_scored_as_tnctl_does(cli, program, exported):
-    rows = list(clicks(100))
+    rows = list(nested_clicks(100))
     out, _ = score(program, exported, "--batch", "32", "--threads", "2", rows=rows)
     (exported / "some.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = cli(

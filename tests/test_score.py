@@ -20,6 +20,7 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
+from tnctl.data.formats import json_paths
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import Filter
@@ -591,6 +592,19 @@ def test_the_scorer_of_the_page(simple, cli):
     assert done.code == 0, done.err
     code, said = run_scorer(simple, "where rows are", "run/embeddings")
     assert code == 0, said
+
+
+def test_the_scorer_of_the_page_follows_paths():
+    code = re.search(r"^def value_of\(.*?\n\n\n", PAGE.read_text("utf-8"), re.M | re.S)
+    exec(code[0], names := {})
+    rows = [{"a": {"b": {"c": 1}}, "b": 2}, {"a.b.c": None, "a": {"b": {"c": 1}}}, {}, {"a": None},
+            {"a": {}}, {"a": {"b": [3]}}, {"a.b": 4, "a": {"b": 5}}]  # fmt: skip
+    for path in ["a.b", "a.x", "b"]:
+        for row in rows:
+            assert names["value_of"](row, path) == json_paths.lookup(path)(row), (path, row)
+    assert names["value_of"](rows[0], "a.b.c") == 1 and names["value_of"](rows[1], "a.b.c") is None
+    with pytest.raises(AttributeError):
+        names["value_of"]({"a": [{"b": 1}]}, "a.b")
 
 
 @pytest.mark.long

@@ -363,18 +363,22 @@ int json_is(const json_value *value, const char *text) {
            memcmp(value->text, text, value->length) == 0;
 }
 
-const json_value *json_get(const json_value *object, const char *key) {
+const json_value *json_find(const json_value *object, const char *key, size_t length) {
     const json_value *value = NULL;
     if (object == NULL || object->kind != JSON_OBJECT) {
         return NULL;
     }
     for (const json_value *at = object + 1, *end = json_after(object); at < end;) {
-        if (json_is(at, key)) {
+        if (at->length == length && memcmp(at->text, key, length) == 0) {
             value = at + 1;
         }
         at = json_after(at + 1);
     }
     return value;
+}
+
+const json_value *json_get(const json_value *object, const char *key) {
+    return json_find(object, key, strlen(key));
 }
 
 int json_integer(const char *text, size_t length, uint64_t *out) {

@@ -55,8 +55,9 @@ static inline const json_value *json_after(const json_value *value) {
     return value + value->values;
 }
 
-/* The value of a key (the last one of that name), or NULL. */
-const json_value *json_get(const json_value *object, const char *key);
+/* The value of a key (the last one of that name), or NULL: there is none, or it is no object. */
+const json_value *json_find(const json_value *object, const char *key, size_t length);
+const json_value *json_get(const json_value *object, const char *key); /* which a NUL ends */
 
 int json_is(const json_value *value, const char *text);
 

@@ -28,6 +28,13 @@ typedef struct {
     size_t text_room;
 } scissors;
 
+/* A column that may be a path into the objects of a row. */
+typedef struct {
+    uint32_t column;
+    json_value *list; /* the values that the path has in a list of objects */
+    size_t room;
+} path;
+
 #define SMALL_NUMBERS 256
 
 typedef struct raw_inputs_parts {
@@ -35,6 +42,8 @@ typedef struct raw_inputs_parts {
     embeddings embeddings;
     const json_value **values; /* [columns], of the row at hand; NULL: absent */
     uint32_t *expected;        /* [columns]: the column that the i-th key of the last row was */
+    path *paths;
+    uint32_t n_paths;
     scissors of_values, of_weights;
     id_list ids;     /* of slots with rows, in all rows of the batch */
     id_list aside;   /* of the others, in the row at hand */
@@ -56,6 +65,14 @@ typedef struct raw_inputs_parts {
     float **targets;
     size_t wanted_room, dictionaries_room, targets_room;
 } raw_inputs_parts;
+
+/* columns.c: which columns may be paths. 0 and a message. */
+int find_paths(raw_inputs_parts *parts, char error[ERROR_BYTES]);
+void free_paths(raw_inputs_parts *parts);
+
+/* columns.c: finds the values of the columns in an object; those of a path through a list live
+ * until the next row. 0 and a message. */
+int take_values(raw_inputs_parts *parts, const json_value *row, char error[ERROR_BYTES]);
 
 /* cells.c: the ids of row number `row`, whose raw values are in `values`. 0 and a message. */
 int encode_ids(raw_inputs_parts *parts, uint32_t row, char error[ERROR_BYTES]);

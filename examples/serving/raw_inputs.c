@@ -99,7 +99,8 @@ static int make_room(raw_inputs *inputs, char *error) {
     parts->sums = zeros(widest, sizeof *parts->sums, error);
     parts->cells =
         zeros((size_t)inputs->most_rows * description->n_slots, sizeof *parts->cells, error);
-    return parts->values && parts->expected && parts->sums && parts->cells;
+    return parts->values && parts->expected && parts->sums && parts->cells &&
+           find_paths(parts, error);
 }
 
 raw_inputs *raw_inputs_open(const char *graph, const char *embeddings, uint32_t most_rows,
@@ -139,6 +140,7 @@ void raw_inputs_close(raw_inputs *inputs) {
         free_scissors(&parts->of_weights);
         free(parts->values);
         free(parts->expected);
+        free_paths(parts);
         free(parts->ids.ids);
         free(parts->ids.weights);
         free(parts->aside.ids);
@@ -160,30 +162,6 @@ void raw_inputs_close(raw_inputs *inputs) {
 
 /* ---- Rows --------------------------------------------------------------- */
 
-/* Finds the values of the columns. Rows mostly have their keys in the same order: so the i-th key
- * is first taken for the column that it was in the row before. */
-static void take_values(raw_inputs_parts *parts, const json_value *row) {
-    const description *description = &parts->description;
-    uint32_t i = 0;
-    memset(parts->values, 0, description->n_columns * sizeof *parts->values);
-    for (const json_value *key = row + 1, *end = json_after(row); key < end;
-         key = json_after(key + 1), i++) {
-        uint32_t column = NONE, guess = i < description->n_columns ? parts->expected[i] : NONE;
-        if (guess != NONE && description->columns[guess]->length == key->length &&
-            same_bytes(description->columns[guess]->text, key->text, key->length)) {
-            column = guess;
-        } else {
-            column = column_of(description, key->text, key->length);
-            if (i < description->n_columns) {
-                parts->expected[i] = column;
-            }
-        }
-        if (column != NONE) {
-            parts->values[column] = key + 1;
-        }
-    }
-}
-
 int raw_inputs_add(raw_inputs *inputs, const json_value *row, char error[ERROR_BYTES]) {
     raw_inputs_parts *parts = inputs->parts;
     if (inputs->rows == inputs->most_rows) {
@@ -193,7 +171,9 @@ int raw_inputs_add(raw_inputs *inputs, const json_value *row, char error[ERROR_B
         return refuse(error, "a row must be a JSON object, its keys the columns");
     }
     size_t used = parts->ids.used;
-    take_values(parts, row);
+    if (!take_values(parts, row, error)) {
+        return 0;
+    }
     if (!encode_ids(parts, inputs->rows, error) || !encode_numbers(parts, inputs->rows, error)) {
         parts->ids.used = used;
         return 0;
