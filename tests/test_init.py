@@ -1050,6 +1050,10 @@ REFUSED = {
     "only a header": (lambda path: path.write_text("user,label\n"), "", 1),
     "cut gzip": (None, "", 1),
     "a JSON list": (lambda path: path.write_text('[{"a": 1}]'), "one object a line", 1),
+    "a cut object": (
+        lambda path: path.write_text('{"a": 1}\n{"a": 0, "b\n{"a": 1}\n'),
+        """is no JSON lines: '{"a": 0, "b' is no object""", 1,
+    ),
     "HTML": (lambda path: path.write_text("<html>\n<body>\n"), "HTML", 1),
     "half a Parquet file": (lambda path: path.write_bytes(b"PAR1" + b"x" * 100), "Parquet", 1),
     "UTF-16": (lambda path: path.write_bytes("a,b\n1,2\n".encode("utf-16")), "UTF-16", 1),

@@ -8,7 +8,7 @@ import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import limits
-from tnctl.data import nested_columns, numbers, sources
+from tnctl.data import arrow_tables, nested_columns, numbers, sources
 from tnctl.data.nested_columns import require_paths, selected, stored_columns
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Numeric, Slot
@@ -203,3 +203,24 @@ def test_paths_that_are_not_there(path, words):
     with pytest.raises(Failure) as caught:
         require_paths("f", [path], pa.table(NESTED).schema)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_paths_into_columns_that_are_null_are_null():
+    """Of a DataFrame without rows pandas knows no types."""
+    for kind in (pa.null(), pa.list_(pa.null()), pa.struct([("country", pa.null())])):
+        for n in (0, 2):
+            batch = pa.RecordBatch.from_arrays([pa.nulls(n, kind)], ["user"])
+            for path in ("user.country", "user.country.name"):
+                require_paths("f", [path], batch.schema)
+                assert stored_columns([path], batch.schema)[0].startswith("user")
+                assert selected(batch, [path]).to_pydict() == {path: [None] * n}
+
+
+def test_an_empty_frame_has_paths():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": [{"country": "DE"}], "y": [1.0]})
+    conf = conf_of("x", "parquet", {"a": Slot(column="user.country")})
+    for part, values in ((frame, ["DE"]), (frame.head(0), [])):
+        windows = list(arrow_tables.windows_of(part, conf, ["user.country", "y"], 10))
+        read = [value for window in windows for value in window["user.country"].to_pylist()]
+        assert read == values

@@ -275,7 +275,8 @@ def test_data_that_cannot_name_ids(trained_ids, tmp_path):
     (folder / "none.csv").write_text("name,label\nAnn,1\n")
     for named, words in (
         (f"{folder}/none.csv", "no column of an exported slot is there. Slots are read from: user"),
-        (f"{folder}/absent.csv", "was not found"),
+        (f"{folder}/absent.csv", "no such file was found"),
+        ("true", r"values=true: .* a split of the conf \(train\), or the name or a glob"),
         ("validation", "the conf has no data.validation"),
         ("train", "none.csv was not found"),
     ):

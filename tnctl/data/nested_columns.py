@@ -2,7 +2,8 @@
 
 A path is names with dots between them. A name leads into a struct, also through lists: of a list of
 structs it is the list of this field. `key` and `value` of a map are the lists of its keys and
-values. A column whose own name has dots is meant before any path.
+values. Into a column that is null throughout, as pandas gives one without rows, it is null. A
+column whose own name has dots is meant before any path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,8 @@ def require_paths(url: str, needed: Sequence[str], schema: pa.Schema) -> None:
         kind = schema.field(column).type
         for name in _fields(path, column):
             kind, fields = _without_lists(kind), _fields_of(_without_lists(kind))
+            if pt.is_null(kind):
+                break
             if name not in fields:
                 shown = shortened(str(kind), LONGEST_KIND)
                 way = did_you_mean(name, fields) if fields else "Name the column alone"
@@ -124,9 +127,9 @@ def _fields_of(kind: pa.DataType) -> dict[str, pa.DataType]:
 
 
 def _at(array: pa.Array, fields: Sequence[str]) -> pa.Array:
-    if not fields:
-        return array
     kind = array.type
+    if not fields or pt.is_null(kind):
+        return array
     if pt.is_struct(kind):
         return _at(pc.struct_field(array, [fields[0]]), fields[1:])
     if pt.is_map(kind):

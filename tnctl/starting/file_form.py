@@ -156,7 +156,10 @@ def _json(url: str, lines: list[str]) -> FileForm:
     objects = [text_lines_object(line) for line in lines]
     rows = [values for values in objects if values is not None]
     if len(rows) < 0.9 * len(lines):
-        raise Failure(f"{url} is no JSON lines: write each object on one line ({quoted(lines[0])})")
+        wrong = lines[objects.index(None)]
+        raise Failure(
+            f"{url} is no JSON lines: {quoted(wrong)} is no object. Write each object on one line"
+        )
     form = FileForm("jsonl")
     form.evidence["format"] = "a JSON object a line"
     for name in json_paths.paths_of(rows):

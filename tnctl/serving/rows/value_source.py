@@ -16,7 +16,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import refuse_if
 from tnctl.manifest import Inventory
 from tnctl.progress import Display, say
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 from tnctl.serving.rows import value_files
 from tnctl.serving.rows.export_document import SlotEntry, ValuesEntry
 from tnctl.serving.rows.value_files import RowsOf
@@ -54,6 +54,7 @@ class ValueSource:
             data.is_generated,
             f"values={named}: the data of this conf are generated. Take values=train",
         )
+        _refuse_absent(named, data)
         return cls(named, replace(conf, data=replace(data, root=None, test=named)), "test")
 
     def urls(self) -> list[str]:
@@ -84,6 +85,17 @@ class ValueSource:
         if unnamed := [entry.slot for entry in slots if entry.slot not in chosen]:
             say(f"values: none of slots {', '.join(unnamed)} (crosses, or no column of theirs)")
         return chosen
+
+
+def _refuse_absent(named: str, data: Data) -> None:
+    try:
+        files.expand(named)
+    except files.AbsentError as error:
+        splits = [split for split in SPLITS if sources.split_of(data, split).spec is not None]
+        raise files.AbsentError(
+            f"values={named}: no such file was found. values= takes a split of the conf "
+            f"({', '.join(splits) or 'which has none'}), or the name or a glob of files"
+        ) from error
 
 
 def write_values(
