@@ -420,15 +420,39 @@ def test_the_label_among_the_inputs(cli, tmp_path):
     assert said.startswith("slots.click reads 'click', the column of a label") and "~slots" in said
     [said] = warned(cli, tmp_path, "+slots.both.cross=[user,click]")
     assert said.startswith("slots.both reads 'click'")
-    # A column that always goes with it, whatever its name; one row otherwise, and it is an input.
+    # A column that always goes with it, whatever its name; one row otherwise, and it nearly does.
     copied = [[*row, "AB"[int(row[3])]] for row in rows]
     head = ("user", "item", "price", "click", "late")
-    for change, expected in ((None, 1), ("A", 0)):
+    for change, expected in ((None, "decides"), ("A", "gives"), (None, None)):
         copied[2][4] = change or copied[2][4]
+        if expected is None:
+            for row in copied[2::15]:
+                row[4] = "A"
         write_lines(tmp_path, copied, head)
         said = warned(cli, tmp_path, "+slots.late.width=8")
-        assert len(said) == expected
-        assert all("slots.late decides the label in column 'click'" in line for line in said)
+        assert len(said) == (expected is not None)
+        assert all(f"slots.late {expected} the label in column 'click'" in line for line in said)
+
+
+def test_what_gives_the_label_away(cli, tmp_path):
+    """As `tnctl init` leaves it out: numbers, and values of lists, also of few rows otherwise."""
+    draw = np.random.default_rng(3)
+    rows = [
+        [*row[:3], row[3], f"{draw.random() * (30 if row[3] == '1' else 0.001):.6f}",
+         f"a|{'bc'[int(row[3])]}|{draw.integers(9)}", f"{draw.random() + int(row[3]) / 2:.4f}"]
+        for row in lines_of()
+    ]  # fmt: skip
+    rows[2][5] = "a"
+    head = ("user", "item", "price", "click", "dwell", "seen", "hint")
+    write_lines(tmp_path, rows, head)
+    assert warned(cli, tmp_path, "+numeric.hint={}") == []  # it tells much, and not all
+    [said] = warned(cli, tmp_path, "+numeric.late={column: dwell, transform: log1p}")
+    assert said.startswith("numeric.late gives the label in column 'click' away: alone it has an")
+    assert float(said.split("AUC of ")[1][:5]) >= 0.99
+    [said] = warned(cli, tmp_path, "+slots.late={column: seen, separator: '|'}")
+    assert said.startswith("slots.late gives the label in column 'click' away")
+    write_lines(tmp_path, rows[:150], head)  # too few to tell
+    assert not any("gives" in line for line in warned(cli, tmp_path, "+numeric.dwell={}"))
 
 
 def test_values_that_stand_out(cli, tmp_path):

@@ -91,7 +91,8 @@ def _checked(result: Column, context: Context) -> Column:
     codes = codes_of_rows(column)
     areas = [held_out_auc(codes, context.labels)]
     if column.lengths is not None:
-        areas.append(best_value_auc(column, context.labels))
+        owners = np.repeat(np.arange(column.rows), column.lengths)
+        areas.append(best_value_auc(column.codes, owners, context.labels))
     if column.number_share == 1 and column.lengths is None and column.distinct > FEW_VALUES:
         areas.append(held_out_auc(bucket_codes(column), context.labels))
     best = max(max(area, 1 - area) for area in areas)

@@ -35,20 +35,21 @@ def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float
     return float(np.mean(areas))
 
 
-def best_value_auc(column: Figures, labels: NDArray[np.float64]) -> float:
+def best_value_auc(
+    codes: NDArray[np.int64], owners: NDArray[np.int64], labels: NDArray[np.float64]
+) -> float:
     """The AUC of whether a row's list has a value, for the value that tells the most.
 
-    `labels` [rows], NaN where missing. 0.5 where there is too little.
+    `codes` int [values], -1 where missing, and `owners`, the row of each; `labels` [rows], NaN
+    where missing. 0.5 where there is too little.
     """
-    assert column.lengths is not None
     present = ~np.isnan(labels)
     positive = int(labels[present].sum())
     negative = int(present.sum()) - positive
     if len(labels) < FEWEST_ROWS or min(positive, negative) < FEWEST_OF_A_CLASS:
         return 0.5
-    owners = np.repeat(np.arange(column.rows), column.lengths)
-    used = (column.codes >= 0) & present[owners]
-    owners, codes = np.unique(np.stack([owners[used], column.codes[used]]), axis=1)
+    used = (codes >= 0) & present[owners]
+    owners, codes = np.unique(np.stack([owners[used], codes[used]]), axis=1)
     rows = np.bincount(codes, minlength=1)
     clicks = np.bincount(codes, labels[owners], minlength=1)
     return float(0.5 + np.abs(clicks / positive - (rows - clicks) / negative).max() / 2)
@@ -93,9 +94,14 @@ def codes_of_rows(column: Figures) -> NDArray[np.int64]:
 
 def bucket_codes(column: Figures, buckets: int = BUCKETS) -> NDArray[np.int64]:
     """The bucket of each row's number, int64 [rows], -1 where missing: equal numbers of values."""
-    filled = np.sort(column.numbers[(column.counts > 0) & np.isfinite(column.numbers)])
-    places = np.linspace(0, len(filled) - 1, buckets + 1)[1:-1].astype(np.int64)
-    edges = np.unique(filled[places]) if len(filled) else filled
+    edges = edges_of(column.numbers[column.counts > 0], buckets)
     of_values = np.searchsorted(edges, column.numbers, side="right")
     of_values[np.isnan(column.numbers)] = -1
     return np.append(of_values, -1)[column.codes]
+
+
+def edges_of(numbers: NDArray[np.float64], buckets: int = BUCKETS) -> NDArray[np.float64]:
+    """The edges between buckets of equally many of the numbers, each of which is there once."""
+    filled = np.sort(numbers[np.isfinite(numbers)])
+    places = np.linspace(0, len(filled) - 1, buckets + 1)[1:-1].astype(np.int64)
+    return np.unique(filled[places]) if len(filled) else filled

@@ -335,7 +335,7 @@ def warnings(
         for name, slot in findings.slots.items()
         if not slot.coverage
     ]
-    said += probable_mistakes.of_labels(conf, sample)
+    said += probable_mistakes.of_labels(conf, layout, sample)
     said += [
         f"numeric.{name} is the same number in every row of the sample"
         for name in probable_mistakes.constant_numbers(conf.numeric, layout, sample)

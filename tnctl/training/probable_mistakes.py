@@ -11,6 +11,8 @@ from tnctl.data.sources import files_of
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Slot, Train
+from tnctl.starting.column_kinds import GIVES_AWAY
+from tnctl.starting.column_value import BUCKETS, best_value_auc, edges_of, held_out_auc
 from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
 from tnctl.training.sample_ids import occurrences
 
@@ -22,8 +24,8 @@ OFTEN = 5  # times an id is met before its labels are a rule
 MOST = 0.9  # the share of rows that ids met so often have
 
 
-def of_labels(conf: Conf, sample: list[Batch]) -> Iterator[str]:
-    """The label among the inputs: by its column, or by values that always go with it."""
+def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
+    """The label among the inputs: by its column, or by values that nearly always go with it."""
     label_columns = {label.column for label in conf.data.all_labels.values()}
     read = {
         f"slots.{name}": slot_columns(name, slot, conf.slots) for name, slot in conf.slots.items()
@@ -35,20 +37,66 @@ def of_labels(conf: Conf, sample: list[Batch]) -> Iterator[str]:
                 f"Leave it out: '~{key}'"
             )
     labels = np.concatenate([batch.labels for batch in sample])
+    numeric = np.concatenate([batch.numeric for batch in sample])
     for place, name in enumerate(conf.data.all_labels):
         label = labels[:, place]
         if set(np.unique(label)) != {0.0, 1.0} or len(label) < LEAST_VALUES:
             continue
-        for number, (slot_name, slot) in enumerate(conf.slots.items()):
-            columns = slot_columns(slot_name, slot, conf.slots)
-            if not label_columns.intersection(columns) and decides(
-                *occurrences(conf.slots, sample, [number]), label
-            ):
+        words = label_in_words(conf.data, name)
+        for number, slot_name in enumerate(conf.slots):
+            if label_columns.intersection(read[f"slots.{slot_name}"]):
+                continue
+            ids, owners = occurrences(conf.slots, sample, [number])
+            if decides(ids, owners, label):
                 yield (
-                    f"slots.{slot_name} decides the label {label_in_words(conf.data, name)}: each "
-                    "of its values always has the same one in the sample. Is it known before the "
-                    "label is?"
+                    f"slots.{slot_name} decides the label {words}: each of its values always has "
+                    "the same one in the sample. Is it known before the label is?"
                 )
+            elif (area := area_of_ids(ids, owners, label)) >= GIVES_AWAY:
+                yield gives_away(f"slots.{slot_name}", words, area)
+        for number_name, (start, width) in layout.numeric_columns.items():
+            key, at = f"numeric.{number_name}", start - layout.numeric_at
+            if key in read and not label_columns.intersection(read[key]):
+                area = max(area_of_numbers(numeric[:, at + n], label) for n in range(width))
+                if area >= GIVES_AWAY:
+                    yield gives_away(key, words, area)
+
+
+def gives_away(key: str, label: str, area: float) -> str:
+    return (
+        f"{key} gives the label {label} away: alone it has an AUC of {area:.3f} in the sample. Is "
+        "it known before the label is?"
+    )
+
+
+def area_of_ids(
+    ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]
+) -> float:
+    """The AUC that the ids of a slot alone have, as `tnctl init` measures it, or 1 - AUC if larger.
+
+    `ids` and `owners`, the row of each, are [n]; `label` is 0 or 1, float32 [rows].
+    """
+    if not len(ids):
+        return 0.5
+    labels = label.astype(np.float64)
+    codes = np.unique(ids, return_inverse=True)[1].astype(np.int64)
+    counts = np.bincount(owners, minlength=len(labels))
+    if counts.max() <= 1:
+        of_rows = np.full(len(labels), -1, np.int64)
+        of_rows[owners] = codes
+        area = held_out_auc(of_rows, labels)
+        return max(area, 1 - area)
+    area = held_out_auc(np.minimum(counts, BUCKETS), labels)
+    return max(area, 1 - area, best_value_auc(codes, owners, labels))
+
+
+def area_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) -> float:
+    """The same of a numeric input, float32 [rows]: of its values or buckets of them."""
+    labels = label.astype(np.float64)
+    values, codes = np.unique(numbers.astype(np.float64), return_inverse=True)
+    buckets = np.searchsorted(edges_of(values), values, side="right")[codes]
+    areas = held_out_auc(codes, labels), held_out_auc(buckets, labels)
+    return max(max(area, 1 - area) for area in areas)
 
 
 def of_one_class(
