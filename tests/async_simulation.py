@@ -11,7 +11,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from cluster_model import DENSE, keys_of, occurrences, owner_of, shape_of
+from cluster_model import keys_of, occurrences, owner_of
 from cluster_processes import Process
 from cluster_simulation import World
 
@@ -48,7 +48,7 @@ class OwnedSums:
         table = push.tables[0]
         for key, total in zip(keys[0].ids.tolist(), table.sums[:, 0].tolist(), strict=True):
             self.state.rows[key][0] += int(total)
-        self.state.dense += int(push.dense[0])
+        self.state.dense += int(push.dense[:1].sum())
         self.state.trained += map(int, push.labels.tolist())
         self.pushed += 1
         if self.pushed == self.workers:
@@ -99,15 +99,20 @@ class AsyncProcess(Process):
 
     def new_owner(self):
         return AsyncOwner(
-            shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
+            self.shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
             self.world.warmup_steps,
         )  # fmt: skip
 
     def run(self, peer, request):
-        if request.kind is Kind.COMMAND and json.loads(bytes(request.body)) == ["lease"]:
-            self.answer(peer, request.number, json.dumps(self.next_unit()).encode())
-        else:
-            super().run(peer, request)
+        command = json.loads(bytes(request.body)) if request.kind is Kind.COMMAND else [None]
+        match command:
+            case ["lease"]:
+                self.answer(peer, request.number, json.dumps(self.next_unit()).encode())
+            case ["drain", training]:
+                self.drained = training
+                self.answer(peer, request.number, b"null")
+            case _:
+                super().run(peer, request)
 
     def exchange(self, peer, number, body):
         for (of, of_number), answer in self.owner.exchange(peer, body, (peer, number)):
@@ -126,6 +131,17 @@ class AsyncProcess(Process):
             pushed = [w.pushed for w in owner._workers if w.has_next or w.open]
             most = min(pushed, default=math.inf) + 1 + staleness
             assert max((p.number for p in pulled), default=0) <= most, "a worker is too far ahead"
+
+    def begin(self, generation):
+        super().begin(generation)
+        self.trainings = self.drained = 0
+
+    @property
+    def is_draining(self):
+        """As an owner this worker sees it in messages of rank 0, else it is a command."""
+        if self.owner is not None:
+            return self.owner.is_draining
+        return self.drained >= self.trainings
 
     def may_be_saved(self):
         return self.owner.is_paused
@@ -165,7 +181,8 @@ class AsyncProcess(Process):
         """Train until this worker has trained some batches, or all have ended; then pause."""
         self.number = 0
         yield from self.replies(self.messages([])[0])
-        runs = self.tell_all("run")
+        runs = self.tell_workers("run")
+        self.trainings += 1
         yield from self.train(self.world.chance.randrange(1, 5))
         self.position.add(*self.progress)
         for reply in (yield from self.replies(runs)):
@@ -173,23 +190,24 @@ class AsyncProcess(Process):
         requests, sizes = self.messages([], has_next=False, pause=True)
         answers = yield from self.replies(requests)
         clocks = {
-            parse_reply(shape_of(owner), sizes[owner], answer).steps
-            for owner, answer in enumerate(answers)
+            parse_reply(self.shape_of(owner), of_owner, answer).steps
+            for owner, of_owner, answer in zip(self.owners, sizes, answers, strict=True)
         }
         assert clocks == {self.owner.parameters.steps}, "clocks differ"
 
     def check_reads(self):
         """While training pauses, all owners have the same number of rows."""
         requests = [
-            self.request(owner, Kind.READ, new_read(shape_of(owner), [0], dense=True)[0])
-            for owner in range(self.workers)
+            self.request(owner, Kind.READ, new_read(self.shape_of(owner), [0], dense=True)[0])
+            for owner in self.owners
         ]
         answers = yield from self.replies(requests)
         dense = [
-            parse_read_reply(shape_of(owner), [0], True, answer).dense.tolist()
-            for owner, answer in enumerate(answers)
+            parse_read_reply(self.shape_of(owner), [0], True, answer).dense.tolist()
+            for owner, answer in zip(self.owners, answers, strict=True)
         ]
-        assert dense == [[len(self.position.trained(self.world.data))] * DENSE] * self.workers
+        rows = len(self.position.trained(self.world.data))
+        assert dense == [[rows] * self.shape_of(owner).dense for owner in self.owners]
 
     # ---- A worker --------------------------------------------------------------
 
@@ -200,9 +218,11 @@ class AsyncProcess(Process):
         """Train until rank 0 drains or no unit is left; rank 0 after `limit` batches."""
         self.number, self.kept = (self.number if self.rank == 0 else 0), None
         self.done, self.offsets = [], {}
+        if self.rank != 0:
+            self.trainings += 1
         requested, trained = deque(), 0
         while True:
-            while len(requested) < 2 and not self.owner.is_draining and not self.has_ended:
+            while len(requested) < 2 and not self.is_draining and not self.has_ended:
                 batch = yield from self.next_batch()
                 if batch is not None:
                     requested.append((batch, self.messages(batch[0])[0]))
@@ -218,8 +238,11 @@ class AsyncProcess(Process):
             if end == len(self.world.data.units[unit]):
                 self.done.append(unit)
             trained += 1
-            if trained == limit and not self.owner.is_draining:
-                yield from self.replies(self.messages([], drain=True)[0])
+            if trained == limit and not self.is_draining:
+                drains = self.messages([], drain=True)[0]
+                if self.world.data.servers:
+                    drains += self.tell_workers("drain", self.trainings)
+                yield from self.replies(drains)
         yield from self.replies(self.messages([], has_next=False)[0])
         self.progress = self.done, self.offsets
         return self.progress
@@ -250,14 +273,11 @@ class AsyncProcess(Process):
         counts, of_pushed = occurrences(batch), occurrences(pushed)
         self.number += bool(batch)
         requests, all_sizes = [], []
-        for owner in range(self.workers):
-            keys, old = (
-                [key for key in each if owner_of(key, self.workers) == owner]
-                for each in (counts, of_pushed)
-            )
+        by_owner = zip(self.owners, *map(self.keys_by_owner, (counts, of_pushed)), strict=True)
+        for owner, keys, old in by_owner:
             sizes = Sizes(len(batch), (len(keys),))
             body, exchange = new_exchange(
-                shape_of(owner), self.number, Sizes(len(pushed), (len(old),)), sizes,
+                self.shape_of(owner), self.number, Sizes(len(pushed), (len(old),)), sizes,
                 **{"has_next": not self.has_ended, **flags},
             )  # fmt: skip
             if pushed:
@@ -300,8 +320,10 @@ class AsyncWorld(World):
         trained = self.parts[step, 0][1].trained
         assert sorted(trained) == sorted(position.trained(self.data)), "rows trained once per pass"
         keys = Counter(key for row in trained for key in keys_of(row))
-        for rank in range(self.data.workers):
-            owned = {k: [n, n] for k, n in keys.items() if owner_of(k, self.data.workers) == rank}
+        for rank in self.data.membership.owners:
+            owned = {
+                k: [n, n] for k, n in keys.items() if owner_of(k, self.data.membership) == rank
+            }
             assert self.parts[step, rank][1].rows == owned, "each occurrence is counted once"
         super().write_manifest(process, step)
 

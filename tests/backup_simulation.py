@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from cluster_model import (
     CLIP_NORM,
     OwnedState,
-    State,
     keys_of,
+    new_state,
     occurrences,
-    owner_of,
     shape_of,
     train_step,
 )
@@ -67,8 +66,8 @@ class BackupProcess(Process):
     def new_owner(self):
         clip_norm = CLIP_NORM * self.world.data.clips
         return Owner(
-            shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
-            self.world.backup,
+            self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
+            self.world.backup, len(self.owners),
         )  # fmt: skip
 
     def states_at(self, step):
@@ -84,15 +83,15 @@ class BackupProcess(Process):
         yield from self.all_do("load", step)
         self.saving = None
         while position.passes < world.data.passes:
-            runs = self.tell_all("run", position.batches)
-            end, is_over = yield from self.train(position.batches)
+            runs = self.tell_workers("run", position.batches, step)
+            end, is_over = yield from self.train(position.batches, step)
             others = [json.loads(reply)[0] for reply in (yield from self.replies(runs))]
             position.batches = [end, *others]
             if is_over:
                 position = Position(position.passes + 1, [0] * self.workers)
             last_saved, step = step, self.owner.parameters.steps
             if world.chance.random() < 0.3:
-                reads = self.tell_all("read", step)
+                reads = self.tell_workers("read", step)
                 yield from self.read_all(step)
                 yield from self.replies(reads)
             if step > last_saved:
@@ -106,10 +105,13 @@ class BackupProcess(Process):
 
     # ---- A worker --------------------------------------------------------------
 
-    def train(self, positions):
-        """Train from a batch on until rank 0 pauses; the next batch, and whether none is left."""
+    def train(self, positions, step):
+        """Train from a batch on until rank 0 pauses; the next batch, and whether none is left.
+
+        `step` is the last one that was trained.
+        """
         batches, at = self.world.data.batches(self.rank), positions[self.rank]
-        step, last, joins, more, steps = self.owner.parameters.steps + 1, None, False, True, 0
+        step, last, joins, more, steps = step + 1, None, False, True, 0
         while True:
             pause = self.rank == 0 and (not more or steps == self.world.save_every)
             batch = batches[at] if at < len(batches) and not pause else []
@@ -148,13 +150,15 @@ class BackupProcess(Process):
     def exchange_with_all(self, step, batch, last, **flags):
         """The keys of each owner that are pulled, and the replies, of which all must be alike."""
         counts, pulled, requests, all_sizes = occurrences(batch), [], [], []
-        pushed = [no_batch(shape_of(0))] * self.workers if last is None else last.sizes
-        for owner in range(self.workers):
-            keys = [key for key in counts if owner_of(key, self.workers) == owner]
+        pushed = [no_batch(shape_of(0))] * len(self.owners) if last is None else last.sizes
+        for number, keys in enumerate(self.keys_by_owner(counts)):
+            owner = self.owners[number]
             sizes = Sizes(len(batch), (len(keys),))
-            body, exchange = new_exchange(shape_of(owner), step, pushed[owner], sizes, **flags)
+            body, exchange = new_exchange(
+                self.shape_of(owner), step, pushed[number], sizes, **flags
+            )
             if last is not None:
-                self.fill_push(exchange.push, last.batch, last.values[owner], last.dense[owner])
+                self.fill_push(exchange.push, last.batch, last.values[number], last.dense[number])
             exchange.keys[0].ids[:] = keys
             exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
             pulled.append(keys)
@@ -163,8 +167,8 @@ class BackupProcess(Process):
         sent = [self.request(owner, Kind.EXCHANGE, body) for owner, body in requests]
         answers = yield from self.replies(sent)
         replies = [
-            parse_reply(shape_of(owner), sizes, answer)
-            for owner, (sizes, answer) in enumerate(zip(all_sizes, answers, strict=True))
+            parse_reply(self.shape_of(owner), sizes, answer)
+            for owner, sizes, answer in zip(self.owners, all_sizes, answers, strict=True)
         ]
         assert len({reply.left_out for reply in replies}) == 1, "owners leave out different workers"
         if not replies[0].left_out:
@@ -186,13 +190,16 @@ class BackupWorld(World):
         self.left_out = 0
 
     def states_at(self, generation, step):
-        """The states of all owners: one process continues from the newest manifest."""
+        """The states of all owners by rank: one process continues from the newest manifest."""
         ranks, lineage = range(self.data.workers), self.lineages.get(generation, Lineage())
         first = self.newest_manifest()
-        owners = [self.load(first, rank) if first else State() for rank in ranks]
+        owners = {
+            rank: self.load(first, rank) if first else new_state(rank, self.membership)
+            for rank in self.membership.owners
+        }
         for number in range(first + 1, step + 1):
             batches = [lineage.pulled[number].get(rank, []) for rank in ranks]
-            train_step(owners, batches, lineage.pushed.get(number, set()), self.data.clips)
+            train_step(self.data, owners, batches, lineage.pushed.get(number, set()))
         return owners
 
     def check_part(self, process, step, state):
@@ -214,7 +221,7 @@ class BackupWorld(World):
             for key in {key for row in batch for key in keys_of(row)}:
                 shows[key] += len(batch)
         shown = Counter()
-        for rank in range(data.workers):
+        for rank in data.membership.owners:
             shown.update({key: row[2] for key, row in self.parts[step, rank][1].rows.items()})
         assert shown == shows, "each gradient is applied once"
         super().write_manifest(process, step)

@@ -10,18 +10,23 @@ from itertools import pairwise
 
 import numpy as np
 
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import Shape, TableShape
 from tnctl.cluster.messages.replies import Owned
 from tnctl.tables import ExactSum
 
 KEYS = 12  # of the table
-DENSE = 2  # floats of each owner
+DENSE = 2  # floats of each owner of rows
 CLIP_NORM = 1000.0  # of worlds that clip: norms are below and above it
 PRIME = 65_521  # below 2^24, so that a float32 has every number exactly
 
 
-def shape_of(rank):
-    return Shape((TableShape(1, 1, counts=True, waits=True),), DENSE, figures=rank == 0)
+ONLY_WORKERS = Membership(4)
+
+
+def shape_of(rank, membership=ONLY_WORKERS):
+    dense = DENSE if rank in membership.writers else 0
+    return Shape((TableShape(1, 1, counts=True, waits=True),), dense, figures=rank == 0)
 
 
 def keys_of(row):
@@ -29,8 +34,9 @@ def keys_of(row):
     return [row % KEYS, row * 5 % KEYS, row * row % KEYS][: 2 + row % 2]
 
 
-def owner_of(key, workers):
-    return key % workers
+def owner_of(key, membership):
+    writers = membership.writers
+    return writers[key % len(writers)]
 
 
 def occurrences(batch):
@@ -90,6 +96,10 @@ class State:
 
     def apply_dense(self, place, total, rows, scale):
         self.dense[place] = (self.dense[place] * 17 + int(total * scale) * rows + 1) % PRIME
+
+
+def new_state(rank, membership):
+    return State(dense=[0] * shape_of(rank, membership).dense)
 
 
 class OwnedState:
@@ -160,6 +170,11 @@ class Data:
     batch_size: int
     workers: int
     clips: bool = False
+    servers: int = 0
+
+    @property
+    def membership(self):
+        return Membership(self.workers, self.servers)
 
     def batches(self, rank):
         """The batches of a worker in a pass."""
@@ -173,34 +188,37 @@ def random_data(chance, workers):
     bounds = [0, *cuts, rows]
     units = tuple(tuple(range(first, end)) for first, end in pairwise(bounds))
     passes, batch_size = chance.choice((1, 2, 2)), chance.choice((2, 3))
-    return Data(units, passes, batch_size, workers, clips=chance.random() < 0.4)
+    clips, servers = chance.random() < 0.4, chance.choice((0, 0, 1, 2))
+    return Data(units, passes, batch_size, workers, clips, servers)
 
 
 def reference(data):
-    """The states of all owners after every step: one process, reduced in the order of ranks."""
-    owners = [State() for _ in range(data.workers)]
+    """The states of all owners by rank after every step: one process, reduced in their order."""
+    membership = data.membership
+    owners = {rank: new_state(rank, membership) for rank in membership.owners}
     history = [copy.deepcopy(owners)]
     of_ranks = [data.batches(rank) for rank in range(data.workers)]
     for _ in range(data.passes):
         for step in range(max(map(len, of_ranks))):
             batches = [batches[step] if step < len(batches) else [] for batches in of_ranks]
-            train_step(owners, batches, range(data.workers), data.clips)
+            train_step(data, owners, batches, range(data.workers))
             history.append(copy.deepcopy(owners))
     return history
 
 
-def train_step(owners, batches, pushed, clips):
+def train_step(data, owners, batches, pushed):
     """One step of all owners: pull a batch of each rank, and apply the pushes of some ranks."""
     counts = [occurrences(batch) for batch in batches]
     sums = [
-        sums_of(*pull_of(owner, number, counts), batches) for number, owner in enumerate(owners)
+        sums_of(*pull_of(owner, rank, counts, data.membership), batches)
+        for rank, owner in owners.items()
     ]
     sums = [[[entry for entry in part if entry[0] in pushed] for part in of] for of in sums]
     scale = 1.0
-    if clips:
+    if data.clips:
         parts_of_all = zip(*sums, strict=True)
         scale = scale_of(*(sum(t**2 for part in of for *_, t in part) for of in parts_of_all))
-    for number, (owner, (of_rows, of_dense)) in enumerate(zip(owners, sums, strict=True)):
+    for (owner_rank, owner), (of_rows, of_dense) in zip(owners.items(), sums, strict=True):
         for rank, batch in enumerate(batches):
             for of_rank, key, total in of_rows:
                 if of_rank == rank:
@@ -208,14 +226,14 @@ def train_step(owners, batches, pushed, clips):
             for of_rank, place, total in of_dense:
                 if of_rank == rank:
                     owner.apply_dense(place, total, len(batch), scale)
-            if number == 0 and rank in pushed:
+            if owner_rank == 0 and rank in pushed:
                 owner.trained += batch
         owner.steps += 1
 
 
-def pull_of(owner, number, counts):
+def pull_of(owner, rank, counts, membership):
     """The keys of each rank that an owner owns, their values, and its dense weights."""
-    keys = [[key for key in each if owner_of(key, len(counts)) == number] for each in counts]
+    keys = [[key for key in each if owner_of(key, membership) == rank] for each in counts]
     for of_rank, each in zip(keys, counts, strict=True):
         owner.begin((key, each[key]) for key in of_rank)
     return keys, {key: owner.rows[key][0] for each in keys for key in each}, list(owner.dense)
@@ -231,6 +249,6 @@ def sums_of(keys, values, dense, batches):
     of_dense = [
         (rank, place, dense_gradient(batch, place, dense[place]))
         for rank, batch in enumerate(batches)
-        for place in range(DENSE if batch else 0)
+        for place in range(len(dense) if batch else 0)
     ]
     return of_rows, of_dense

@@ -1,4 +1,4 @@
-"""A worker of a simulated cluster: tnctl's protocol, and programs of rank 0 and of the others.
+"""A process of a simulated cluster: tnctl's protocol, and programs of rank 0 and of the others.
 
 The programs are generators that yield what they wait for: seconds, or a condition.
 """
@@ -9,6 +9,7 @@ from collections import deque
 
 from cluster_model import (
     CLIP_NORM,
+    KEYS,
     OwnedState,
     dense_gradient,
     gradient,
@@ -39,13 +40,17 @@ class Process:
 
     def __init__(self, world, rank):
         self.world, self.rank, self.workers = world, rank, world.data.workers
-        self.peers = others(rank, self.workers)
+        self.membership = world.data.membership
+        self.owners = self.membership.owners  # their ranks
+        self.peers = others(rank, self.membership.size)
         self.is_stopped, self.stops, self.must_end = False, 0, False
         self.exit_code = None
         self.held = []  # what happened while it was stopped
         # A process that is started again may have the address of the one before.
         address, process = f"10.0.0.{rank}:29400", f"{world.processes_started:016x}"
-        self.hello = Hello(TOKEN, "1", rank, self.workers, address, DIGESTS, process)
+        self.hello = Hello(
+            TOKEN, "1", rank, self.workers, address, DIGESTS, process, world.data.servers
+        )
         self.generation, self.liveness, self.owner = 0, None, None
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
         self.early = []  # frames of the generation that came before the welcome
@@ -148,7 +153,7 @@ class Process:
 
     def answer_all(self, answers):
         for notice in self.owner.take_notices():
-            for peer in sorted(self.peers):
+            for peer in sorted(self.peers & set(self.owners)):
                 self.acknowledged.append(self.request(peer, notice.kind, notice.body))
         for rank, answer in enumerate(answers):
             if answer is not None:
@@ -203,7 +208,7 @@ class Process:
         self.liveness = Liveness(self.rank, self.peers, 5.0, self.world.now)
         self.clients = {peer: Client(generation, self.rank) for peer in self.peers}
         self.servers = {peer: Server(generation, self.rank) for peer in self.peers}
-        self.owner = self.new_owner()
+        self.owner = self.new_owner() if self.rank in self.owners else None
         self.exchanges, self.own_requests = {}, 0
         self.acknowledged = []
         self.after(0, self.tick)
@@ -215,7 +220,20 @@ class Process:
 
     def new_owner(self):
         clip_norm = CLIP_NORM * self.world.data.clips
-        return Owner(shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm)
+        return Owner(
+            self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
+            owners=len(self.owners),
+        )  # fmt: skip
+
+    def shape_of(self, owner):
+        return shape_of(owner, self.membership)
+
+    def keys_by_owner(self, keys):
+        """Keys of each owner, in the order of `owners`."""
+        return [
+            [key for key in keys if owner_of(key, self.membership) == owner]
+            for owner in self.owners
+        ]
 
     def tick(self):
         self.liveness.tick(self.world.now)
@@ -256,13 +274,13 @@ class Process:
         while step < steps_of_pass * world.data.passes:
             position = step % steps_of_pass
             until = position + world.save_every
-            runs = self.tell_all("run", position)
-            end = yield from self.train(position, until)
+            runs = self.tell_workers("run", position, step)
+            end = yield from self.train(position, step, until)
             step += end - position
             for reply in (yield from self.replies(runs)):
                 assert json.loads(reply) == end, "workers stop at different steps"
             if world.chance.random() < 0.3:
-                reads = self.tell_all("read", step)
+                reads = self.tell_workers("read", step)
                 yield from self.read_all(step)
                 yield from self.replies(reads)
             yield from self.saved()  # one at a time
@@ -280,8 +298,14 @@ class Process:
             yield from self.all_do("committed", step)
 
     def tell_all(self, *command):
+        return self.tell(sorted(self.peers), command)
+
+    def tell_workers(self, *command):
+        return self.tell(range(1, self.workers), command)
+
+    def tell(self, ranks, command):
         body = json.dumps(command).encode()
-        return [self.request(peer, Kind.COMMAND, body) for peer in sorted(self.peers)]
+        return [self.request(rank, Kind.COMMAND, body) for rank in ranks]
 
     def all_do(self, *command):
         sent = self.tell_all(*command)
@@ -297,9 +321,10 @@ class Process:
         while True:
             yield lambda: self.commands
             number, name, arguments = self.commands.popleft()
+            assert self.rank < self.workers or name not in ("run", "read"), "a server trains"
             result = None
             match name:
-                case "load":
+                case "load" if self.owner is not None:
                     self.load(*arguments)
                 case "start_pass":
                     self.start_pass()
@@ -307,7 +332,7 @@ class Process:
                     result = yield from self.train(*arguments)
                 case "read":
                     yield from self.read_all(*arguments)
-                case "stage":
+                case "stage" if self.owner is not None:
                     self.stage(*arguments, answers=number)
                     continue
             self.answer(0, number, json.dumps(result).encode())
@@ -337,43 +362,45 @@ class Process:
     def may_be_saved(self):
         return not self.owner.is_open
 
-    def train(self, position, until=None):
-        """Train from a batch of the pass on, until rank 0 pauses; the position then."""
+    def train(self, position, steps, until=None):
+        """Train from a batch of the pass on, until rank 0 pauses; the position then.
+
+        `steps` were trained before.
+        """
         batches, nothing = self.world.data.batches(self.rank), no_batch(shape_of(0))
-        pushed, values, dense, last_batch, more = [nothing] * self.workers, {}, {}, [], True
-        step = self.owner.parameters.steps + 1
+        pushed, values, dense, last_batch, more = [nothing] * len(self.owners), {}, {}, [], True
+        step = steps + 1
         while True:
             pause = self.rank == 0 and (position == until or not more)
             has_batch = position < len(batches) and not pause
             batch = batches[position] if has_batch else []
             counts, sent, pulled = occurrences(batch), [], []
-            for owner in range(self.workers):
-                keys = [key for key in counts if owner_of(key, self.workers) == owner]
+            for number, keys in enumerate(self.keys_by_owner(counts)):
                 sizes = Sizes(len(batch), (len(keys),))
                 body, exchange = new_exchange(
-                    shape_of(owner), step, pushed[owner], sizes, pause=pause,
+                    self.shape_of(self.owners[number]), step, pushed[number], sizes, pause=pause,
                     has_next=has_batch and position + 1 < len(batches),
                 )  # fmt: skip
                 if last_batch:
-                    self.fill_push(exchange.push, last_batch, values[owner], dense[owner])
+                    self.fill_push(exchange.push, last_batch, values[number], dense[number])
                 exchange.keys[0].ids[:] = keys
                 exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
                 pulled.append((sizes, keys))
-                sent.append((owner, body))
+                sent.append((self.owners[number], body))
             requests = [self.request(owner, Kind.EXCHANGE, body) for owner, body in sent]
             answers = yield from self.replies(requests)
             replies = [
-                parse_reply(shape_of(owner), sizes, answer)
-                for owner, ((sizes, _), answer) in enumerate(zip(pulled, answers, strict=True))
+                parse_reply(self.shape_of(owner), sizes, answer)
+                for owner, (sizes, _), answer in zip(self.owners, pulled, answers, strict=True)
             ]
             states = {(reply.paused, reply.rows, reply.any_next) for reply in replies}
             assert len(states) == 1, "owners disagree about a step"
             if replies[0].paused:
                 return position
             more = replies[0].any_next
-            for owner, ((_, keys), reply) in enumerate(zip(pulled, replies, strict=True)):
-                values[owner] = dict(zip(keys, reply.tables[0].rows[:, 0].tolist(), strict=True))
-                dense[owner] = reply.dense.tolist()
+            for number, ((_, keys), reply) in enumerate(zip(pulled, replies, strict=True)):
+                values[number] = dict(zip(keys, reply.tables[0].rows[:, 0].tolist(), strict=True))
+                dense[number] = reply.dense.tolist()
             pushed, last_batch = [sizes for sizes, _ in pulled], batch
             position, step = position + 1, step + 1
             yield self.world.chance.uniform(0.02, 0.3)
@@ -390,18 +417,17 @@ class Process:
 
     def read_all(self, step):
         """Read some rows of every owner, which must be those of a step."""
-        for owner in range(self.workers):
+        for owner, keys in zip(self.owners, self.keys_by_owner(range(KEYS)), strict=True):
             expected = self.states_at(step)[owner]
-            keys = [key for key in range(3 * self.workers) if owner_of(key, self.workers) == owner]
-            body, read = new_read(shape_of(owner), [len(keys)], dense=True)
+            body, read = new_read(self.shape_of(owner), [len(keys)], dense=True)
             read.keys[0].ids[:] = keys
             [answer] = yield from self.replies([self.request(owner, Kind.READ, body)])
-            reply = parse_read_reply(shape_of(owner), [len(keys)], True, answer)
+            reply = parse_read_reply(self.shape_of(owner), [len(keys)], True, answer)
             assert reply.tables[0][:, 0].tolist() == [
                 expected.rows.get(key, [0])[0] for key in keys
             ]
             assert reply.dense.tolist() == expected.dense
 
     def states_at(self, step):
-        """What all owners must have after a step."""
+        """What all owners must have after a step, by rank."""
         return self.world.history[step]

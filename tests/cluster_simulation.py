@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 
-from cluster_model import State, random_data, reference
+from cluster_model import new_state, random_data, reference
 from cluster_processes import Process
 
 from tnctl.cluster.joining.assignment import LOST
@@ -88,12 +88,13 @@ class World:
         self.parts, self.manifests = {}, [0]
         self.generations, self.processes_started, self.refused = 0, 0, 0
         self.reasons, self.kinds = Counter(), Counter()  # of ends, of frames sent
+        self.servers_killed = self.servers_stopped = 0
         self.sent = []  # some frames, to be replayed in later generations
         self.has_one_supervisor = self.chance.random() < 0.5
         self.kills_at_writes = self.chance.choice((0, 0, 0.1))
         self.is_collecting, self.is_done = False, False
-        self.processes = {}
-        for rank in range(self.data.workers):
+        self.membership, self.processes = self.data.membership, {}
+        for rank in range(self.membership.size):
             self.start(rank)
         self.plan_faults()
 
@@ -176,7 +177,7 @@ class World:
 
     def write_manifest(self, process, step):
         self.may_write(process)
-        for rank in range(self.data.workers):
+        for rank in self.membership.owners:
             generation, state = self.parts[step, rank]
             assert generation == process.generation, "a part of another generation"
             self.check_part(self.processes[rank], step, state)
@@ -195,7 +196,9 @@ class World:
         return self.manifests[-1]
 
     def load(self, step, rank):
-        return copy.deepcopy(self.parts[step, rank][1]) if step else State()
+        if not step:
+            return new_state(rank, self.membership)
+        return copy.deepcopy(self.parts[step, rank][1])
 
     # ---- Supervisors ---------------------------------------------------------
 
@@ -205,7 +208,7 @@ class World:
 
     def start_all(self):
         self.is_collecting = False
-        for rank in range(self.data.workers):
+        for rank in range(self.membership.size):
             self.start(rank)
 
     def exited(self, process, code):
@@ -260,13 +263,14 @@ class World:
             self.after(min(chance.expovariate(0.3), SECONDS_OF_FAULTS), kind)
 
     def any_process(self):
-        return self.processes[self.chance.randrange(self.data.workers)]
+        return self.processes[self.chance.randrange(self.membership.size)]
 
     def kill_one(self):
         self.kill(self.any_process())
 
     def kill(self, process):
         self.reasons["killed"] += process.exit_code is None
+        self.servers_killed += process.exit_code is None and self.membership.is_server(process.rank)
         self.exited(process, -9)
 
     def stop_one(self):
@@ -274,6 +278,7 @@ class World:
         if process.exit_code is None and not process.is_stopped:
             process.is_stopped = True
             process.stops += 1
+            self.servers_stopped += self.membership.is_server(process.rank)
             seconds = self.chance.choice((0.3, 1, 2, 3.4, 6, 9))
             self.say(f"rank {process.rank} is stopped for {seconds}")
             self.after(seconds, lambda: self.resume(process, seconds))
@@ -291,13 +296,20 @@ class World:
 
     def cut_one(self):
         """A link, or all links of a rank: a partition."""
-        ranks = list(range(self.data.workers))
+        ranks = list(range(self.membership.size))
         self.chance.shuffle(ranks)
         seconds = self.chance.choice((0.1, 0.5, 1.5, 2.5, 4, 8))
         others = ranks[1:] if self.chance.random() < 0.4 else ranks[1:2]
         for other in others:
             self.say(f"{ranks[0]} and {other} are cut for {seconds}")
             self.network.cut(ranks[0], other, seconds)
+
+
+def check_servers(worlds):
+    """Servers took part, and were hit by faults."""
+    assert {world.data.servers for world in worlds} == {0, 1, 2}
+    assert sum(world.servers_killed for world in worlds) >= len(worlds) // 10
+    assert sum(world.servers_stopped for world in worlds) >= len(worlds) // 30
 
 
 def simulate(seed, kind=World, test="test_cluster_simulation"):

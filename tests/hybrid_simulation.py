@@ -9,15 +9,8 @@ import dataclasses
 import json
 from collections import Counter, deque
 
-from async_simulation import AsyncProcess, OwnedSums
-from cluster_model import (
-    State,
-    dense_gradient,
-    keys_of,
-    occurrences,
-    owner_of,
-    shape_of,
-)
+from async_simulation import AsyncProcess, OwnedSums, Sums
+from cluster_model import State, dense_gradient, keys_of, new_state, occurrences, owner_of
 from cluster_processes import Process
 from cluster_simulation import World
 
@@ -94,8 +87,8 @@ class HybridProcess(Process):
     def new_owner(self):
         dense = DenseState()
         return HybridOwner(
-            shape_of(self.rank), self.workers, dense, RowSums(self.workers, dense), self.rank,
-            self.world.staleness, self.world.warmup_steps,
+            self.shape_of(self.rank), self.workers, dense, RowSums(self.workers, dense), self.rank,
+            self.world.staleness, self.world.warmup_steps, owners=len(self.owners),
         )  # fmt: skip
 
     def run(self, peer, request):
@@ -138,15 +131,15 @@ class HybridProcess(Process):
             position = step % steps_of_pass
             self.number, self.kept = 0, None
             yield from self.replies(self.row_messages([])[0])
-            runs = self.tell_all("run", position)
-            end = yield from self.train(position, position + world.save_every)
+            runs = self.tell_workers("run", position, step)
+            end = yield from self.train(position, step, position + world.save_every)
             for reply in (yield from self.replies(runs)):
                 assert json.loads(reply) == end, "workers stop at different steps"
             step += end - position
             requests, sizes = self.row_messages([], has_next=False, pause=True)
             answers = yield from self.replies(requests)
-            for owner, answer in enumerate(answers):
-                reply = parse_reply(row_shape(shape_of(owner)), sizes[owner], answer)
+            for owner, of_owner, answer in zip(self.owners, sizes, answers, strict=True):
+                reply = parse_reply(row_shape(self.shape_of(owner)), of_owner, answer)
                 assert reply.steps == step, "clocks differ"
             yield from self.check_reads(step)
             yield from self.saved()
@@ -157,12 +150,12 @@ class HybridProcess(Process):
     def check_reads(self, step):
         """While training pauses, the dense weights are those of the step."""
         requests = [
-            self.request(owner, Kind.READ, new_read(shape_of(owner), [0], dense=True)[0])
-            for owner in range(self.workers)
+            self.request(owner, Kind.READ, new_read(self.shape_of(owner), [0], dense=True)[0])
+            for owner in self.owners
         ]
         answers = yield from self.replies(requests)
-        for owner, answer in enumerate(answers):
-            reply = parse_read_reply(shape_of(owner), [0], True, answer)
+        for owner, answer in zip(self.owners, answers, strict=True):
+            reply = parse_read_reply(self.shape_of(owner), [0], True, answer)
             assert reply.dense.tolist() == self.world.history[step][owner].dense
 
     # ---- A worker --------------------------------------------------------------
@@ -170,9 +163,12 @@ class HybridProcess(Process):
     def start_pass(self):
         pass
 
-    def train(self, position, until=None):
-        """Train from a batch of the pass on, until rank 0 pauses; the position then."""
-        batches, step = self.world.data.batches(self.rank), self.owner.dense.parameters.steps
+    def train(self, position, step, until=None):
+        """Train from a batch of the pass on, until rank 0 pauses; the position then.
+
+        `step` is the last one that was trained.
+        """
+        batches = self.world.data.batches(self.rank)
         self.number, self.kept, self.row_next = 0, None, True
         requested, any_next = deque(), True
         while True:
@@ -209,21 +205,21 @@ class HybridProcess(Process):
         """Send every owner the dense gradients of the batch that is kept; their replies."""
         pushed, values = self.kept or ([], None)
         requests, sizes = [], Sizes(len(batch), ())
-        for owner in range(self.workers):
-            shape = dense_shape(shape_of(owner))
+        for number, owner in enumerate(self.owners):
+            shape = dense_shape(self.shape_of(owner))
             body, exchange = new_exchange(shape, step, Sizes(len(pushed), ()), sizes, **flags)
             if pushed:
                 exchange.push.dense[:] = [
                     dense_gradient(pushed, place, int(value))
-                    for place, value in enumerate(values[owner])
+                    for place, value in enumerate(values[number])
                 ]
             if exchange.push.labels.size:
                 exchange.push.labels[:] = pushed
             requests.append(self.request(owner, Kind.DENSE, body))
         answers = yield from self.replies(requests)
         return [
-            parse_reply(dense_shape(shape_of(owner)), sizes, answer)
-            for owner, answer in enumerate(answers)
+            parse_reply(dense_shape(self.shape_of(owner)), sizes, answer)
+            for owner, answer in zip(self.owners, answers, strict=True)
         ]
 
     def row_messages(self, batch, has_next=True, **flags):
@@ -233,14 +229,11 @@ class HybridProcess(Process):
         counts, of_pushed = occurrences(batch), occurrences(pushed)
         self.number += bool(batch)
         requests, all_sizes = [], []
-        for owner in range(self.workers):
-            keys, old = (
-                [key for key in each if owner_of(key, self.workers) == owner]
-                for each in (counts, of_pushed)
-            )
-            sizes = Sizes(len(batch), (len(keys),))
+        by_owner = zip(self.owners, *map(self.keys_by_owner, (counts, of_pushed)), strict=True)
+        for owner, keys, old in by_owner:
+            of_push, sizes = Sizes(len(pushed), (len(old),)), Sizes(len(batch), (len(keys),))
             body, exchange = new_exchange(
-                row_shape(shape_of(owner)), self.number, Sizes(len(pushed), (len(old),)), sizes,
+                row_shape(self.shape_of(owner)), self.number, of_push, sizes,
                 has_next=has_next, **flags,
             )  # fmt: skip
             if pushed:
@@ -265,8 +258,9 @@ class HybridWorld(World):
         self.slowness = [self.chance.choice((1, 1, 1, 4)) for _ in range(self.data.workers)]
 
     def load(self, step, rank):
-        dense, rows = DenseState().state, OwnedSums(self.data.workers).state
-        return super().load(step, rank) if step else (dense, rows)
+        if step:
+            return super().load(step, rank)
+        return new_state(rank, self.membership), Sums()
 
     def check_part(self, process, step, state):
         dense, rows = state
@@ -275,9 +269,7 @@ class HybridWorld(World):
         assert dense.trained == expected.trained and rows.steps == step
         trained = self.history[step][0].trained
         keys = Counter(key for row in trained for key in keys_of(row))
-        owned = {
-            k: [n, n] for k, n in keys.items() if owner_of(k, self.data.workers) == process.rank
-        }
+        owned = {k: [n, n] for k, n in keys.items() if owner_of(k, self.membership) == process.rank}
         assert rows.rows == owned, "each occurrence is counted once, each gradient applied once"
 
     def check_end(self):

@@ -8,7 +8,7 @@ from functools import partial
 import cluster_simulation
 import pytest
 from async_simulation import AsyncWorld
-from cluster_simulation import SEED
+from cluster_simulation import SEED, check_servers
 from test_cluster_simulation import (
     duplicates_run_again,
     generations_are_mixed,
@@ -28,6 +28,7 @@ def test_every_row_is_trained_once_and_none_is_too_far_ahead():
         assert sum(world.generations for world in worlds) > 1.5 * len(worlds)
         reasons = sum((world.reasons for world in worlds), Counter())
         assert reasons["killed"] > 20
+        check_servers(worlds)
         assert {world.staleness for world in worlds} == {None, 0, 1, 3}
 
 
@@ -95,3 +96,23 @@ def test_a_broken_protocol_is_found(broken, monkeypatch):
     with pytest.raises(AssertionError, match=f"{SEED}="):
         for seed in range(500):
             simulate(seed)
+
+
+def servers_apply_pushes_twice(patch):
+    take = AsyncOwner._take_push
+
+    def twice(self, worker, exchange):
+        if exchange.push.rows and not self.shape.figures:  # rank 0 has them
+            parameters = self.parameters
+            clock = parameters.state.steps, parameters.pushed
+            parameters.push_one(worker.open[0].exchange.keys, exchange.push, self._rate)
+            parameters.state.steps, parameters.pushed = clock
+        take(self, worker, exchange)
+
+    patch.setattr(AsyncOwner, "_take_push", twice)
+
+
+def test_a_server_that_applies_pushes_twice_is_found(monkeypatch):
+    servers_apply_pushes_twice(monkeypatch)
+    with pytest.raises(AssertionError, match=f"{SEED}="):
+        simulate(next(seed for seed in range(500) if AsyncWorld(seed).data.servers))

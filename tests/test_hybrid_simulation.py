@@ -6,11 +6,12 @@ from functools import partial
 
 import cluster_simulation
 import pytest
-from cluster_simulation import SEED
+from cluster_simulation import SEED, check_servers
 from hybrid_simulation import HybridWorld
 from test_async_simulation import (
     nobody_is_held,
     pushes_are_of_the_newest_pull,
+    servers_apply_pushes_twice,
     workers_without_data_hold_others,
 )
 from test_cluster_simulation import (
@@ -34,6 +35,7 @@ def test_dense_weights_are_in_step_and_every_row_is_trained_once():
         assert sum(world.generations for world in worlds) > 1.5 * len(worlds)
         reasons = sum((world.reasons for world in worlds), Counter())
         assert reasons["killed"] > 20
+        check_servers(worlds)
         assert {world.staleness for world in worlds} == {None, 0, 1, 3}
 
 
@@ -105,3 +107,9 @@ def test_a_broken_protocol_is_found(broken, monkeypatch):
     with pytest.raises(AssertionError, match=f"{SEED}="):
         for seed in range(500):
             simulate(seed)
+
+
+def test_a_server_that_applies_pushes_twice_is_found(monkeypatch):
+    servers_apply_pushes_twice(monkeypatch)
+    with pytest.raises(AssertionError, match=f"{SEED}="):
+        simulate(next(seed for seed in range(500) if HybridWorld(seed).data.servers))
