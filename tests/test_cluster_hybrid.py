@@ -266,18 +266,6 @@ def test_a_gradient_that_is_nan_ends_all_with_one_line(parts, monkeypatch, part)
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_a_killed_worker_is_started_again_and_every_row_is_trained_once(parts):
-    with cluster_commands.Training(parts, "cluster.mode=hybrid") as training:
-        training.until_saved()
-        training.signal(1, signal.SIGKILL)
-        assert training.wait() == 0, training.said
-    assert "worker 1 was killed by SIGKILL: all workers start again" in training.said
-    assert "resuming from run/checkpoints/" in training.said
-    assert cluster_commands.trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
 def test_a_signal_saves_and_another_mode_resumes(parts):
     with cluster_commands.Training(parts, "cluster.mode=hybrid") as training:
         training.until_saved()

@@ -29,6 +29,7 @@ def parts(workspace):
 
 # Bounded is async that waits: what does not meet its waiting is tried without.
 of_all_modes = pytest.mark.parametrize("mode", MODES, indirect=True)
+of_each_kind = pytest.mark.parametrize("mode", ["async", "backup", "hybrid"], indirect=True)
 
 
 @pytest.fixture(params=["async", "backup"])
@@ -54,6 +55,7 @@ def test_a_worker_is_killed(parts, mode, rank):
     assert "resuming from run/checkpoints/" in training.said
 
 
+@of_each_kind
 def test_the_command_is_killed(parts, mode):
     with Training(parts, *mode) as training:
         training.until_saved()
@@ -75,6 +77,7 @@ def test_a_short_stop_costs_time_only(parts, mode):
     assert "start again" not in training.said
 
 
+@of_each_kind
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_is_stopped_too_long(parts, mode, rank):
     with Training(parts, *mode, timeout=5) as training:
@@ -116,6 +119,7 @@ def test_a_cut_network(parts, mode):
     real_faults.check_rows(training.run)
 
 
+@of_each_kind
 def test_a_full_disk(parts, mode):
     real_faults.train_on_a_full_disk(parts, *mode)
 
