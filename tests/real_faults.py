@@ -35,6 +35,11 @@ def check_rows(run, epochs=EPOCHS):
     These need `number_rows` and KEEP_SHOWS.
     """
     assert trained_once(run, epochs)
+    assert shows_of_rows(run) == {1: ROWS}
+
+
+def shows_of_rows(run):
+    """How many rows were shown how often."""
     checkpoint = load.newest(str(run))
     [(table, group)] = [
         (table, group)
@@ -43,8 +48,7 @@ def check_rows(run, epochs=EPOCHS):
         if group.name == "row"
     ]
     saved = np.concatenate(list(rows.stream(checkpoint, table.name)))
-    shows = saved["show"][saved["group"] == group.number, 0].tolist()
-    assert Counter(shows) == {1: ROWS}
+    return Counter(saved["show"][saved["group"] == group.number, 0].tolist())
 
 
 def resume(folder, *overrides, run="run"):

@@ -1,6 +1,7 @@
 """Faults of dedicated servers end or restart the training with a line that names the server."""
 
 import itertools
+import json
 import os
 import signal
 
@@ -9,7 +10,7 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 import real_faults
-from cluster_commands import Training, trained_once
+from cluster_commands import FILES, ROWS, Training, trained_once
 from env_commands import Scheduled, free_port, of_tnctl
 from test_cluster import conf_of
 from test_cluster_faults import full_disk
@@ -130,6 +131,38 @@ def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts, m
     assert "server 0 was killed by SIGKILL: all workers start again" in training.said
     assert "resuming from run/checkpoints/" in training.said
     real_faults.check_rows(training.run)
+    assert "Traceback" not in training.said
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "killed"), [("async", 0), ("hybrid", 1)])
+def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, mode, killed):
+    """Process 0 is the worker, 1 its server."""
+    real_faults.number_rows(parts)
+    for number in range(FILES):
+        day = parts / f"clicks/2024-01-0{1 + number % 2}"
+        day.mkdir(exist_ok=True)
+        (parts / f"clicks/part-{number}.csv").rename(day / f"part-{number}.csv")
+    of_days = {
+        "data.train=part-*.csv": "data.train='{day}/*.csv'",
+        "train.epochs=3": "train.epochs=1",
+    }
+    train = [of_days.get(text, text) for text in cluster_commands.TRAIN]
+    monkeypatch.setattr(cluster_commands, "TRAIN", train)
+    settings = [
+        *ONE_EACH, f"cluster.mode={mode}", *real_faults.KEEP_SHOWS, "data.validation=null",
+        "data.test=null", "gate.enabled=false",
+    ]  # fmt: skip
+    with Training(parts, *settings) as training:
+        training.until(lambda: "looking at 2024-01-02" in training.said)
+        training.until_saved(training.checkpoints())
+        training.signal(killed, signal.SIGKILL)
+        assert training.wait() == 0, training.said
+    assert "was killed by SIGKILL: all workers start again" in training.said
+    assert real_faults.shows_of_rows(training.run) == {1: ROWS}
+    days = json.loads((training.run / "report.json").read_text())["days"]
+    assert [day["day"] for day in days] == ["2024-01-01", "2024-01-02"]
     assert "Traceback" not in training.said
 
 
