@@ -210,6 +210,6 @@ def test_training_is_under_way_again_within_20_seconds(parts, kind):
         training.supervisor.wait()
         all_end(tree)
     assert training.said.count(AGAIN) == 2
-    if min(seconds) >= 20 and min(loads) > 1.5 * len(os.sched_getaffinity(0)):
+    if min(seconds) >= 20 and min(loads) > 3 * len(os.sched_getaffinity(0)):
         pytest.skip(f"{min(seconds):.1f} s with a load of {min(loads):.1f}, which says nothing")
     assert min(seconds) < 20
