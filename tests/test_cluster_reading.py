@@ -61,6 +61,29 @@ def begin():
     GroupWriting.add, TableWriter.write = add_and_act, write_and_act
 os.register_at_fork(after_in_child=begin)
 """
+# Put before all modules of a worker: the one of a rank is killed once, at a command of worker 0.
+AT_A_COMMAND = """
+import os, signal
+def begin():
+    from tnctl.cluster.node import Node
+    from tnctl.cluster.workers.follower import Follower
+    rank, name = os.environ["AT"].split()
+    def act(node, command):
+        if node.rank == int(rank) and type(command).__name__ == name:
+            if not os.path.exists("acted"):
+                open("acted", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+    send, do = Node.command, Follower.do
+    def send_and_act(self, to, command):
+        sent = send(self, to, command)
+        act(self, command)
+        return sent
+    def do_and_act(self, command):
+        act(self._node, command)
+        return do(self, command)
+    Node.command, Follower.do = send_and_act, do_and_act
+os.register_at_fork(after_in_child=begin)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +285,8 @@ READINGS = (
     ("export-embeddings", "output=run", "to=t", "format=tensornet"),
     ("verify-serving", "output=run"),
 )
+# The command of worker 0 at which a worker is killed, of each.
+KILLED_AT = ("Evaluate", "SendPredictions", "WriteSelected", "WriteTables", "FindKeys")
 
 
 def copy_of_run(folder, to):
@@ -275,6 +300,16 @@ def exported(folder):
     return sorted(line for path in folder.glob("*.txt*") for line in path.read_bytes().splitlines())
 
 
+def same_files(folder):
+    """Assert that the commands have written the same in both folders."""
+    written = [folder / name / "predictions.csv" for name in ("alone", "together")]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    rows = [exported(folder / name / "e") for name in ("alone", "together")]
+    assert rows[0] == rows[1] != []
+    tables = [tables_in(folder / name / "t") for name in ("alone", "together")]
+    assert tables[0] == tables[1] != {}
+
+
 def tables_in(folder):
     """The blocks of tables for TensorNet, and their manifest."""
     return {
@@ -284,42 +319,42 @@ def tables_in(folder):
     }
 
 
+def in_environment(command, folder, servers=0, timeout=60, **variables):
+    """The exit codes, outputs and errors of a command that a scheduler starts for each process."""
+    port = env_commands.free_port()
+    keys = ["cluster=env", f"cluster.servers={servers}", f"cluster.timeout={timeout}"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tnctl", *command, *keys], cwd=folder,
+            env={
+                **os.environ, "TNCTL_TOKEN": env_commands.TOKEN, "TNCTL_RANK": str(rank),
+                "TNCTL_WORKERS": "2", "TNCTL_SERVERS": str(servers),
+                "TNCTL_ADDRESS": f"127.0.0.1:{port}", **variables,
+            },
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2 + servers)
+    ]  # fmt: skip
+    try:
+        out, err = zip(*(process.communicate(timeout=240) for process in processes), strict=True)
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], out, err
+
+
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("servers", [0, 1])
 def test_commands_of_an_environment_do_what_one_process_does(folder, tmp_path, servers):
     for name in ("alone", "together"):
         copy_of_run(folder, tmp_path / name)
-    size = 2 + servers
     for command in READINGS:
         alone = run_process(*command, cwd=tmp_path / "alone")
-        port, done = env_commands.free_port(), []
-        keys = ["cluster=env", f"cluster.servers={servers}", "cluster.timeout=60"]
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tnctl", *command, *keys], cwd=tmp_path / "together",
-                env={
-                    **os.environ, "TNCTL_TOKEN": env_commands.TOKEN, "TNCTL_RANK": str(rank),
-                    "TNCTL_WORKERS": "2", "TNCTL_SERVERS": str(servers),
-                    "TNCTL_ADDRESS": f"127.0.0.1:{port}",
-                },
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank in range(size)
-        ]  # fmt: skip
-        try:
-            done = [process.communicate(timeout=240) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        assert [process.returncode for process in processes] == [0] * size, done
-        assert done[0][0] == alone.out and not any(out for out, _ in done[1:])
-    written = [(tmp_path / name / "predictions.csv") for name in ("alone", "together")]
-    assert written[0].read_bytes() == written[1].read_bytes()
-    rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
-    assert rows[0] == rows[1] != []
-    tables = [tables_in(tmp_path / name / "t") for name in ("alone", "together")]
-    assert tables[0] == tables[1] != {}
+        codes, out, err = in_environment(command, tmp_path / "together", servers)
+        assert codes == [0] * (2 + servers), err
+        assert out[0] == alone.out and not any(out[1:])
+    same_files(tmp_path)
     assert not list(Path(tempfile.gettempdir()).glob("tnctl-verify-serving-*"))
 
 
@@ -335,22 +370,41 @@ def test_commands_on_ray_do_what_one_process_does(folder, tmp_path):
         keys = ["cluster=ray", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
         together = run_process(*command, *keys, cwd=tmp_path / "together")
         assert together.code == 0 and together.out == alone.out, together.err
-    written = [(tmp_path / name / "predictions.csv") for name in ("alone", "together")]
-    assert written[0].read_bytes() == written[1].read_bytes()
-    rows = [exported(tmp_path / name / "e") for name in ("alone", "together")]
-    assert rows[0] == rows[1] != []
-    tables = [tables_in(tmp_path / name / "t") for name in ("alone", "together")]
-    assert tables[0] == tables[1] != {}
+    same_files(tmp_path)
     wrong = ["evaluate", "output=run", "data.test=nowhere.csv", *keys]
     done = run_process(*wrong, cwd=tmp_path / "together")
     assert done.code == 1 and done.last.startswith("tnctl evaluate: ") and "nowhere" in done.last
 
 
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_commands_of_an_environment_start_again_when_a_worker_is_killed(folder, tmp_path, rank):
+    for name in ("alone", "together"):
+        copy_of_run(folder, tmp_path / name)
+    for command, at in zip(READINGS, KILLED_AT, strict=True):
+        alone = run_process(*command, cwd=tmp_path / "alone")
+        patched = patches_of(tmp_path, AT_A_COMMAND)
+        codes, out, err = in_environment(
+            command, tmp_path / "together", timeout=10, **patched, AT=f"{rank} {at}"
+        )
+        assert codes == [0, 0], (at, err)
+        assert out == (alone.out, "") and "Traceback" not in "".join(err)
+        assert f"worker {rank} was killed by SIGKILL: all workers start again" in err[rank]
+        (tmp_path / "together/acted").unlink()
+    same_files(tmp_path)
+
+
+def patches_of(folder, code):
+    """The environment in which code is run before all modules."""
+    (folder / "patches").mkdir(exist_ok=True)
+    (folder / "patches/sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder / "patches")}
+
+
 def in_the_middle(folder, action):
     """The environment in which worker 1 does something while it writes."""
-    (folder / "patches").mkdir()
-    (folder / "patches/sitecustomize.py").write_text(IN_THE_MIDDLE)
-    return {"PYTHONPATH": str(folder / "patches"), "ACTION": action}
+    return {**patches_of(folder, IN_THE_MIDDLE), "ACTION": action}
 
 
 @pytest.mark.alone

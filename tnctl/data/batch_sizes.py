@@ -66,6 +66,14 @@ def chosen(conf: Conf) -> Choice:
     return Choice(by_rows(rows / workers), rows, is_exact, workers)
 
 
+def resolved(conf: Conf) -> tuple[Conf, Choice | None]:
+    """A conf with a batch size, and how that was chosen; None where the conf gives it."""
+    if conf.train.batch_size is not None:
+        return conf, None
+    choice = chosen(conf)
+    return sized(conf, choice.batch_size), choice
+
+
 def sized(conf: Conf, batch_size: int | None) -> Conf:
     """A conf with the batch size, if it leaves that open."""
     if conf.train.batch_size is not None:

@@ -131,7 +131,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         if not days.there:
             raise none_there(conf.data)
         conf = conf_of_day(conf, days.there[0])  # in the place of every day
-    conf, batch = with_batch_size(conf)
+    conf, batch = batch_sizes.resolved(conf)
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
@@ -176,14 +176,6 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         findings.workers = worker_memory(conf.cluster.workers, conf.cluster.servers, findings)
     findings.warnings = warnings(conf, layout, findings, sample, figures)
     return findings
-
-
-def with_batch_size(conf: Conf) -> tuple[Conf, batch_sizes.Choice | None]:
-    """A conf with a batch size, and how it was chosen; None where the conf gives it."""
-    if conf.train.batch_size is not None:
-        return conf, None
-    choice = batch_sizes.chosen(conf)
-    return batch_sizes.sized(conf, choice.batch_size), choice
 
 
 def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowCount | None:

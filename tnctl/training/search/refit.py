@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tnctl import files
-from tnctl.data.batch_sizes import chosen, sized
+from tnctl.data import batch_sizes
 from tnctl.data.sources import row_range, split_of
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf, Data
@@ -22,8 +22,7 @@ def folder_of(number: int) -> str:
 def refit(conf: Conf, output: str, number: int, passes: int, golden: int) -> Report:
     """Train the conf of trial `number` on all data but data.test, or resume that, to its end."""
     output = files.join(output, folder_of(number))
-    if conf.train.batch_size is None:  # `passes` are the best with the batch size of the trial
-        conf = sized(conf, chosen(conf).batch_size)
+    conf, _ = batch_sizes.resolved(conf)  # `passes` are the best with the batch size of the trial
     return train(replace(conf_of_all_data(conf, passes), output=output), golden=golden)
 
 
