@@ -66,6 +66,7 @@ def test_the_command_is_killed(parts, mode):
     real_faults.check_rows(parts / "run")
 
 
+@of_each_kind
 def test_a_short_stop_costs_time_only(parts, mode):
     with Training(parts, *mode) as training:
         training.until_saved()
@@ -141,7 +142,7 @@ def patch():
 """ + cluster_commands.IN_WORKERS.format(call="patch")  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["async", "bounded", "backup"], indirect=True)
+@of_all_modes
 def test_a_gradient_that_is_nan(parts, mode):
     (parts / "patched").mkdir()
     (parts / "patched/sitecustomize.py").write_text(NAN)
