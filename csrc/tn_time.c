@@ -236,11 +236,13 @@ static int *field_of(fields *out, char directive) {
     }
 }
 
-static int take_directive(reader *text, char directive, int shorter, fields *out) {
+static int take_directive(reader *text, const tn_pattern_part *part, fields *out) {
+    char directive = part->directive;
     int digits = digits_of(directive), number;
     if (digits != 0) {
         int *field = field_of(out, directive);
-        if (!take_number(text, shorter ? 1 : digits, digits, field)) {
+        digits -= part->padded && take(text, ' ');
+        if (!take_number(text, part->shorter ? 1 : digits, digits, field)) {
             return 0;
         }
         if (directive == 'y') { /* as POSIX has it: 1969 to 2068 */
@@ -275,9 +277,8 @@ static int read_pattern(const tn_time_format *format, reader text, fields *out) 
         text = (reader){padded, padded + format->digits};
     }
     for (uint32_t i = 0; i < format->n_parts; i++) {
-        char directive = format->parts[i].directive;
-        if (!(directive ? take_directive(&text, directive, format->parts[i].shorter, out)
-                        : take(&text, format->parts[i].literal))) {
+        const tn_pattern_part *part = &format->parts[i];
+        if (!(part->directive ? take_directive(&text, part, out) : take(&text, part->literal))) {
             return 0;
         }
     }
@@ -312,6 +313,8 @@ static int pattern_of(const char *pattern, uint64_t size, tn_time_format *out) {
                     (i + 1 == out->n_parts || !has_digits(out, i + 1));
         char directive = out->parts[i].directive;
         out->parts[i].shorter = alone && directive != 'Y' && directive != 'y';
+        out->parts[i].padded = out->parts[i].shorter && digits_of(directive) != 0 && i > 0 &&
+                               out->parts[i - 1].directive == 0 && out->parts[i - 1].literal == ' ';
     }
     out->kind = TN_TIME_PATTERN;
     out->digits = digits_alone ? digits : 0;

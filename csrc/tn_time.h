@@ -14,6 +14,13 @@
 
 typedef enum { TN_TIME_ISO, TN_TIME_PATTERN, TN_TIME_NUMBER } tn_time_kind;
 
+typedef struct {
+    char directive; /* 0: the byte `literal` */
+    char literal;
+    char shorter; /* a number that may have fewer digits, because no digit is beside it */
+    char padded;  /* such a number after a blank: a second blank may stand for its first digit */
+} tn_pattern_part;
+
 /* A format, read once. */
 typedef struct {
     tn_time_kind kind;
@@ -21,11 +28,7 @@ typedef struct {
     /* TN_TIME_NUMBER: microseconds are number * multiply / divide. */
     double multiply, divide;
     /* TN_TIME_PATTERN: directives by their letters, and bytes that stand for themselves. */
-    struct {
-        char directive; /* 0: the byte `literal` */
-        char literal;
-        char shorter; /* a number that may have fewer digits, because no digit is beside it */
-    } parts[TN_TIME_MOST];
+    tn_pattern_part parts[TN_TIME_MOST];
     uint32_t n_parts;
     uint32_t digits; /* of a pattern that is digits alone, how many they are; else 0 */
 } tn_time_format;

@@ -94,9 +94,10 @@ MOMENTS = [datetime(2026, 11, 1) + timedelta(hours=5 * hour) for hour in range(6
         ("t", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M"),
         ("t", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
         ("t", "%d/%b/%Y:%H:%M:%S +0000", "%d/%b/%Y:%H:%M:%S %z"),
-        ("t", "%b %d %Y %I:%M%p", "%b %d %Y %I:%M%p"),  # SQL Server
+        ("t", "%b %d %Y %I:%M%p", "%b %d %Y %I:%M%p"),
+        ("t", "%b %e %Y %l:%M%p", "%b %d %Y %I:%M%p"),  # SQL Server
         ("t", "%a, %d %b %Y %H:%M:%S GMT", "%a, %d %b %Y %H:%M:%S GMT"),  # HTTP
-        ("t", "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %Y"),
+        ("t", "%a %b %e %H:%M:%S %Y", "%a %b %d %H:%M:%S %Y"),  # ctime
         ("t", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %I.%M.%S.%f %p"),  # Oracle
         ("t", "%H:%M:%S %d-%m-%Y", "%H:%M:%S %d-%m-%Y"),
         ("t", "%Y%m%d%H", "%Y%m%d%H"),

@@ -157,7 +157,8 @@ def slow_pattern(pattern, text):
             beside = digits[place + 1 : place + 2] + digits[max(place - 1, 0) : place]
             alone = letter not in "Yy" and not any(beside)
             width = f"{{1,{fixed[letter]}}}" if alone else f"{{{fixed[letter]}}}"
-            expression += rf"(?P<{letter}>\d{width})"
+            padded = r" \d|" if alone and parts[place - 1 : place] == [" "] else ""
+            expression += rf"(?P<{letter}>{padded}\d{width})"
         else:
             expression += f"(?i:(?P<{letter}>{WORDS[letter]}))"
     match = re.fullmatch(expression, text, re.ASCII)
@@ -236,6 +237,10 @@ def test_short_numbers_and_lost_zeros():
     ]
     assert read(["1/2/2005 3", "01/02/2005 03", "1/2/05 3"], "%m/%d/%Y %H") == [day, day, None]
     assert read([""], "%Y%m%d") == [None]
+    ctime = ["Sun Jan  2 03:00:00 2005", "Sun Jan 2 03:00:00 2005", "Sun Jan 02 03:00:00 2005"]
+    wrong = ["Sun Jan   2 03:00:00 2005", "Sun Jan  02 03:00:00 2005", "Sun  Jan 2 03:00:00 2005"]
+    assert read([*ctime, *wrong], "%a %b %d %H:%M:%S %Y") == [day] * 3 + [None] * 3
+    assert read(["2005-01-02  3", "2005-01- 2 03"], "%Y-%m-%d %H") == [day, None]
     assert read(["12:30 am 1/1/2020"], "%I:%M %p %d/%m/%Y") == [
         microseconds(datetime(2020, 1, 1, 0, 30, tzinfo=UTC))
     ]

@@ -76,7 +76,7 @@ static int read_alone(const tn_time_format *format, const char *text, uint64_t s
 
 static const char *const FORMATS[] = {
     "iso",          "%Y-%m-%d %H:%M:%S.%f", "%d/%b/%Y:%H:%M:%S.%f %z", "%a %m/%d/%Y %I:%M:%S %p %f",
-    "%Y%m%d%H%M%S",
+    "%Y%m%d%H%M%S", "%a %b %d %H:%M:%S %Y",
 };
 
 /* The time in a format, to the microsecond or to the second; returns the unit. */
@@ -104,6 +104,10 @@ static int64_t print(char *text, uint32_t format, naive_time is, int64_t *ahead)
                  is.day, is.year, is.hour % 12 ? is.hour % 12 : 12, is.minute, is.second,
                  is.hour < 12 ? "am" : "PM", is.microsecond);
         return 1;
+    case 5:
+        snprintf(text, MOST_BYTES, "%s %s %2d %02d:%02d:%02d %04d", days[is.weekday],
+                 months[is.month - 1], is.day, is.hour, is.minute, is.second, is.year);
+        return SECOND;
     default:
         snprintf(text, MOST_BYTES, "%d%02d%02d%02d%02d%02d", is.year, is.month, is.day, is.hour,
                  is.minute, is.second);

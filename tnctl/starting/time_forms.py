@@ -36,7 +36,7 @@ OF_TEXT = (
 )  # fmt: skip
 MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 # What each text in one of these formats has, which is quicker to look for than to try them all.
-A_DATE = re.compile(rf"\d[-/. ](?:\d\d?|{MONTH})[-/. ]\d|{MONTH} \d|\d{{8}}t", re.I)
+A_DATE = re.compile(rf"\d[-/. ](?:\d\d?|{MONTH})[-/. ]\d|{MONTH} {{1,2}}\d|\d{{8}}t", re.I)
 # A clock, or a month beside a number; no address of a network.
 A_TIME = re.compile(
     rf"(?:(?<![\w:])|(?<=\dt))\d\d?:[0-5]\d(?::[0-5]\d)?(?!\d|\w*:\w*:)"
