@@ -386,6 +386,14 @@ def test_a_label_as_text(tmp_path):
     conf_of(result.text)
 
 
+def test_few_integers_that_may_be_ids_have_a_bucket_each(tmp_path):
+    path = planted_tables.text_labels(tmp_path / "people.data", rows=20_000)
+    result, conf, kinds = recognised(path)
+    assert kinds["c1"] == "number" and "so each has a bucket" in result.text
+    assert conf["slots"]["c1"] == {"ids": "quantiles", "buckets": 72}
+    conf_of(result.text)
+
+
 def test_further_spellings_of_the_label_in_other_splits(tmp_path):
     train = planted_tables.text_labels(tmp_path / "people.data")
     lines = train.read_text().splitlines()

@@ -40,6 +40,7 @@ NUMBER_WORDS = {
 UNIQUE = 0.999  # the share of distinct values of a row identifier
 FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means something
 GIVES_AWAY, SUSPICIOUS = 0.99, 0.95  # AUC of one column alone
+BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
 STRONG = 0.05  # the same of values that are rare
 OF_ONE_DAY = 10  # how often values occur on average that all keep to one day, unless by chance
@@ -190,6 +191,11 @@ def _integers(column: Figures, context: Context) -> Column:
         return result
     result = number_of(column, context)
     if column.distinct <= context.buckets or of_buckets > of_ids + differing or _is_uneven(column):
+        return result
+    if column.distinct <= BUCKET_EACH * context.buckets:
+        bucket = next(entry for entry in result.inputs if entry.name == column.name)
+        bucket.settings["buckets"] = column.distinct
+        bucket.evidence += "; integers that may be ids, so each has a bucket"
         return result
     ids = slot_of(column, missing_key(column))
     ids.inputs[0].evidence += "; integers that may be ids, so they are that too"
