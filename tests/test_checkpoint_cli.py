@@ -328,7 +328,7 @@ def table_of(change):
         (changed("dense.bin", lambda data: data[:-4]), "its variables need"),
         (changed("dense.bin", put(0, b"T")), "is not a dense file"),
         (changed("golden.jsonl", lambda data: data * 2), "4 rows, the manifest says 2"),
-        (changed("golden.jsonl", lambda _: b"{\n{\n"), "no JSON of tnctl"),
+        (changed("golden.jsonl", lambda _: b"{\n{\n"), "no valid JSON"),
         (changed("golden.jsonl", lambda data: data[: len(data) // 2] + b"{}\n"), "line 2: no line"),
         (golden_with(ids=["1"]), "line 1: no line of golden rows"),
         (golden_with(logits={"other": 0}), "logits and predictions are not of the same heads"),

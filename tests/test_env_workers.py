@@ -252,6 +252,12 @@ def test_a_command_that_contradicts_is_refused(cli, folder, given, words):
     assert done.code == 2 and words in done.line and not (folder / "run").exists()
 
 
+def test_backup_workers_of_a_number_that_the_environment_says(cli, folder):
+    done = cli(*RUN, "cluster.backup=2", cwd=folder)
+    assert done.code == 2 and not (folder / "run").exists()
+    assert "cluster.backup=2 leaves no worker for a step: it must be below" in done.err
+
+
 def test_an_output_of_its_own_is_noticed(cli, folder, monkeypatch):
     monkeypatch.setenv("TNCTL_RANK", "1")
     done = cli(*RUN, "cluster.patience=1", cwd=folder)

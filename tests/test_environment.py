@@ -119,7 +119,7 @@ WRONG = [
     (changed(OWN, TNCTL_ADDRESS="[n]:5"), "what is in brackets is no IPv6 address"),
     (changed(OWN, TNCTL_ADDRESS="n m:5"), "its host is no name and no IP address"),
     (changed(OWN, TNCTL_BIND="-x"), "TNCTL_BIND has HOST or HOST:PORT. Received: '-x', its host"),
-    ({"TF_CONFIG": "{"}, "TF_CONFIG: no JSON of tnctl"),
+    ({"TF_CONFIG": "{"}, "TF_CONFIG: no valid JSON: EOF"),
     ({"TF_CONFIG": "{}"}, "TF_CONFIG: key 'cluster' is missing"),
     (tensorflow(index="1"), "TF_CONFIG: key 'task.index' should be a valid integer"),
     (tensorflow(index=3), "TF_CONFIG: task.index is 3, and cluster.worker has 3 addresses"),
@@ -128,7 +128,13 @@ WRONG = [
     (tensorflow(ps=["p:1"] * 65), "TF_CONFIG: cluster.ps: a cluster has at most 64 servers. Rec"),
     (tensorflow(ps=["p"]), "TF_CONFIG has HOST:PORT. Received: 'p', it has no port"),
     (OWN | {"TNCTL_ROLE": "ps"}, "TNCTL_ROLE is worker or server. Received: 'ps'"),
-    (OWN | {"TNCTL_ROLE": "server"}, "TNCTL_ROLE=server: it is below 0"),
+    (tensorflow(worker=["a:1", "b:2", "b:2"]), "TF_CONFIG has b:2 twice. Give each process an ad"),
+    (tensorflow(ps=["a:1"]), "TF_CONFIG has a:1 twice"),
+    (tensorflow() | {"TNCTL_SERVERS": "1"}, "TNCTL_SERVERS=1, and TF_CONFIG says 0 servers. Leave"),
+    (PADDLE | SERVERS | {"TNCTL_SERVERS": "1"}, "and PADDLE_TRAINER_ID says 2 servers"),
+    (SLURM | {"TNCTL_SERVERS": "1", "TNCTL_ROLE": "server"},
+     "TNCTL_ROLE=server, and SLURM_PROCID says worker 1 of 2. Leave TNCTL_ROLE out"),
+    (OWN | {"TNCTL_ROLE": "server"}, "TNCTL_ROLE=server needs TNCTL_SERVERS, the number of serv"),
     (OWN | {"TNCTL_SERVERS": "2", "TNCTL_RANK": "5"}, "TNCTL_ROLE=not set: it is below 5"),
     (OWN | {"TNCTL_SERVERS": "65"}, "TNCTL_SERVERS: a cluster has at most 64 servers. Received"),
     (SLURM | {"TNCTL_SERVERS": "3"}, "SLURM_NTASKS=3, of which 3 are servers (TNCTL_SERVERS, cl"),
@@ -142,6 +148,8 @@ WRONG = [
      "PADDLE_PSERVERS_IP_PORT_LIST has HOST:PORT. Received: '10.0.0.9', it has no port"),
     (PADDLE | {"PADDLE_TRAINERS_NUM": "2"}, "PADDLE_TRAINERS_NUM=2, and PADDLE_TRAINER_ENDPOINTS"),
     (PADDLE | {"PADDLE_TRAINER_ID": "x"}, "PADDLE_TRAINER_ID is a number from 0 on"),
+    (PADDLE | {"PADDLE_PSERVERS_IP_PORT_LIST": "p:1, p:1"},
+     "PADDLE_PSERVERS_IP_PORT_LIST has p:1 twice"),
     (PADDLE | {"POD_IP": "10.0.0.1"}, "POD_IP='10.0.0.1', and PADDLE_TRAINER_ENDPOINTS has"),
     (PADDLE | {"POD_IP": "a b"}, "POD_IP has HOST or HOST:PORT. Received: 'a b'"),
     (PADDLE | {"PADDLE_TRAINER_ENDPOINTS": "a:1,,c:3"}, "PADDLE_TRAINER_ENDPOINTS has HOST:PORT. "),
@@ -175,7 +183,7 @@ def test_our_own_variables_count_and_a_line_says_so(capfd):
     assert (place.source, place.rank, place.workers) == ("TNCTL_RANK", 1, 3)
     said = " ".join(capfd.readouterr().err.split())
     assert "TNCTL_RANK says worker 1 of 3, and SLURM_PROCID says worker 0 of 2: TNCTL_R" in said
-    assert "TF_CONFIG: no JSON" in said and said.count("TNCTL_RANK counts") == 2
+    assert "TF_CONFIG: no valid JSON" in said and said.count("TNCTL_RANK counts") == 2
     environment.place(OWN | SLURM)
     assert not capfd.readouterr().err
 

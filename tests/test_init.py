@@ -100,6 +100,8 @@ MOMENTS = [datetime(2026, 11, 1) + timedelta(hours=5 * hour) for hour in range(6
         ("t", "%a %b %e %H:%M:%S %Y", "%a %b %d %H:%M:%S %Y"),  # ctime
         ("t", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %I.%M.%S.%f %p"),  # Oracle
         ("t", "%H:%M:%S %d-%m-%Y", "%H:%M:%S %d-%m-%Y"),
+        ("t", "%m/%d/%y %I:%M %p", "%m/%d/%y %I:%M %p"),
+        ("t", "%d.%m.%y %H:%M", "%d.%m.%y %H:%M"),
         ("t", "%Y%m%d%H", "%Y%m%d%H"),
         ("hour", "%y%m%d%H", "%y%m%d%H"),
         ("created_at", "epoch_s", "epoch_s"),
@@ -140,6 +142,14 @@ def test_unique_texts_that_may_be_times(tmp_path, written):
     assert kinds["t"] == kinds["address"] == "row identifier" and list(conf["slots"]) == ["user"]
     assert "may be a time: data.times says how" in result.columns["t"].remark
     assert "may be a time" not in result.columns["address"].remark
+
+
+def test_texts_that_come_again_and_may_be_times(tmp_path):
+    rows = [f'"{MOMENTS[k % 9]:%B %d, %Y %H:%M}",u{k % 7},{k % 2}\n' for k in range(60)]
+    (tmp_path / "a.csv").write_text(f"t,user,label\n{''.join(rows)}")
+    result, conf, _ = recognised(tmp_path / "a.csv")
+    assert conf["slots"]["t"] == {}
+    assert any("t may be a time, and is an id" in text for text in result.warnings)
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])
@@ -805,6 +815,7 @@ def test_bad_rows_are_counted(tmp_path):
     planted_tables.write_lines(tmp_path / "a.csv", lines)
     result, conf, _ = recognised(tmp_path / "a.csv")
     assert conf["data"]["bad_rows"] >= 2
+    assert any("of the rows read cannot be used" in text for text in result.warnings)
     conf_of(result.text)
 
 
@@ -1118,7 +1129,7 @@ def test_texts_of_parquet_that_are_not_utf8(cli, tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     done = cli("init", "a.parquet", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "name is left out: values bytes that are not UTF-8" in done.err
+    assert "name is left out: it has bytes that are not UTF-8. Save it as UTF-8" in done.err
 
 
 @pytest.mark.parametrize("name", REFUSED)

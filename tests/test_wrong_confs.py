@@ -78,6 +78,13 @@ def merged(values, changes):
             "cluster.backup=2 leaves no worker for a step: it must be below cluster.workers=2",
         ),
         (
+            {
+                "cluster": {"start": "local", "workers": 3, "backup": 1},
+                "train": {"deterministic": True},
+            },
+            "train.deterministic=true is for cluster.backup=0. With cluster.backup=1",
+        ),
+        (
             {"slots": {"b": {"pooling": "none", "max_length": 2}}, "numeric": {"b_length": {}}},
             "b_length is how the graph calls its length",
         ),

@@ -151,12 +151,13 @@ def first_problem(error: ValidationError) -> str:
     rule = first["msg"].removeprefix("Input ").removeprefix("String ").removeprefix("Value error, ")
     match first["type"]:
         case "json_invalid":
-            return f"no JSON of tnctl ({first['msg']})"
+            return f"no valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
         case "missing":
             return f"key {quoted(path)} is missing"
         case "value_error":  # of a document: its sentence has what was received
             return f"key {quoted(path)}: {rule}" if path else rule
-    return f"key {quoted(path or 'document')} {rule}. It has {shown(first['input'])}"
+    subject = f"key {quoted(path)}" if path else "it"
+    return f"{subject} {rule}. It has {shown(first['input'])}"
 
 
 def shown(received: Any) -> str:

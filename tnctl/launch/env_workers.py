@@ -47,6 +47,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
         "remove what was trained. Choose a new output",
     )
     conf, place = placed(conf)
+    conf.check_training()  # what depends on the number of workers
     membership = membership_of(conf.cluster)
     task = {
         "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": False, "golden": golden,

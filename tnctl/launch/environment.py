@@ -52,6 +52,7 @@ def place(environment: Environment, servers: int = 0) -> Place:
 
     Raises UserError for variables that miss or contradict.
     """
+    given = environment
     if servers and "TNCTL_SERVERS" not in environment:
         environment = {**environment, "TNCTL_SERVERS": f"{servers}"}
     places = _places(environment)
@@ -70,6 +71,7 @@ def place(environment: Environment, servers: int = 0) -> Place:
                 "servers, TNCTL_SERVERS to what is right",
             )
             say(f"{', and '.join(words)}: {first.source} counts")
+    _check_servers(given, first)
     address = _address(environment, "TNCTL_ADDRESS") or first.address
     listen = _address(environment, "TNCTL_BIND", port_is_optional=True)
     refuse_if(
@@ -80,6 +82,22 @@ def place(environment: Environment, servers: int = 0) -> Place:
     address = address or HostPort("127.0.0.1")  # of the only worker
     endpoint = address if first.rank == 0 else first.endpoint
     return replace(first, address=address, listen=listen, endpoint=endpoint)
+
+
+def _check_servers(environment: Environment, first: Place) -> None:
+    """Refuse TNCTL_SERVERS and TNCTL_ROLE that contradict the variable that counts."""
+    refuse_if(
+        "TNCTL_SERVERS" in environment and _servers(environment) != first.servers,
+        f"TNCTL_SERVERS={environment.get('TNCTL_SERVERS')}, and {first.source} says "
+        f"{first.servers} servers. Leave TNCTL_SERVERS out, or list the servers there",
+    )
+    role = environment.get("TNCTL_ROLE")
+    is_server = first.membership.is_server(first.rank)
+    refuse_if(
+        role is not None and role != ROLES[is_server],
+        f"TNCTL_ROLE={role}, and {first.source} says {first.words}. Leave TNCTL_ROLE out: it is "
+        f"for {OWN}",
+    )
 
 
 def _places(environment: Environment) -> list[Place]:
@@ -111,7 +129,11 @@ def of_tnctl(environment: Environment) -> Place | None:
         f"TNCTL_ROLE is worker or server. Received: {quoted(role or '')}",
     )
     servers = _servers(environment)
-    if OWN not in environment or (not servers and role != "server"):
+    refuse_if(
+        role == "server" and OWN in environment and not servers,
+        "TNCTL_ROLE=server needs TNCTL_SERVERS, the number of servers, in all processes",
+    )
+    if OWN not in environment or not servers:
         return _counted(environment, OWN, "TNCTL_WORKERS")
     workers = _workers("TNCTL_WORKERS", _count(environment, "TNCTL_WORKERS", 2**31))
     number = _count(environment, OWN, 2**31)
@@ -165,7 +187,8 @@ def of_tensorflow(environment: Environment) -> Place | None:
     task = config.task
     refuse_if(
         task.type not in groups,
-        f"TF_CONFIG: task.type is chief, worker or ps. Received: {quoted(task.type)}",
+        f"TF_CONFIG: task.type is chief, worker or ps. Received: {quoted(task.type)}. tnctl needs "
+        "no evaluator and no other task: do not start the command for it",
     )
     count = len(groups[task.type])
     refuse_if(
@@ -176,6 +199,7 @@ def of_tensorflow(environment: Environment) -> Place | None:
     workers = _workers("TF_CONFIG", len(listed))
     listed += [_parsed("TF_CONFIG", text) for text in groups["ps"]]
     servers = _servers_within("TF_CONFIG: cluster.ps", len(groups["ps"]))
+    _refuse_repeated("TF_CONFIG", listed)
     first = {"worker": len(groups["chief"]), "ps": workers}.get(task.type, 0)
     rank = task.index + first
     return Place("TF_CONFIG", rank, workers, servers, address=listed[0], endpoint=listed[rank])
@@ -192,7 +216,7 @@ def of_paddle(environment: Environment) -> Place | None:
         f"TRAINING_ROLE is TRAINER or PSERVER. Received: {quoted(role)}",
     )
     name, text = "PADDLE_TRAINER_ENDPOINTS", environment.get("PADDLE_TRAINER_ENDPOINTS", "")
-    listed = [_parsed(name, part) for part in text.split(",")] if text else []
+    listed = _parsed_list(name, text)
     servers = _paddle_servers(environment)
     if role == "PSERVER":
         return _paddle_server(environment, servers, listed)
@@ -223,7 +247,7 @@ def _paddle_servers(environment: Environment) -> list[HostPort]:
     """The addresses of Paddle's servers."""
     name = "PADDLE_PSERVERS_IP_PORT_LIST"
     text = environment.get(name, "")
-    listed = [_parsed(name, part) for part in text.split(",")] if text else []
+    listed = _parsed_list(name, text)
     _servers_within(name, len(listed))
     return listed
 
@@ -232,8 +256,9 @@ def _paddle_server(
     environment: Environment, servers: list[HostPort], trainers: list[HostPort]
 ) -> Place:
     """The place of one of Paddle's servers: its address is POD_IP and PADDLE_PORT."""
+    way = "Set both POD_IP and PADDLE_PORT to where this server listens"
     for name in ("POD_IP", "PADDLE_PORT"):
-        refuse_if(name not in environment, f"TRAINING_ROLE=PSERVER, and {name} is not set")
+        refuse_if(name not in environment, f"TRAINING_ROLE=PSERVER, and {name} is not set. {way}")
     endpoint = HostPort(environment["POD_IP"], _count(environment, "PADDLE_PORT", 65_535))
     refuse_if(
         endpoint not in servers,
@@ -337,7 +362,7 @@ def _counted(environment: Environment, rank_name: str, workers_name: str) -> Pla
 def _count(environment: Environment, name: str, most: int) -> int:
     text = environment.get(name)
     if text is None:
-        raise UserError(f"{name} is not set")
+        raise UserError(f"{name} is not set. Set it, or let the scheduler start the command")
     is_count = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most
     refuse_if(not is_count, f"{name} is a number from 0 on. Received: {quoted(text)}")
     return int(text)
@@ -357,6 +382,21 @@ def _parsed(name: str, text: str, *, port_is_optional: bool = False) -> HostPort
     except ValueError as error:
         form = "HOST or HOST:PORT" if port_is_optional else "HOST:PORT"
         raise UserError(f"{name} has {form}. Received: {quoted(text)}, {error}") from None
+
+
+def _parsed_list(name: str, text: str) -> list[HostPort]:
+    """The addresses of a list with commas, blanks around them ignored."""
+    listed = [_parsed(name, part.strip()) for part in text.split(",")] if text else []
+    _refuse_repeated(name, listed)
+    return listed
+
+
+def _refuse_repeated(name: str, listed: list[HostPort]) -> None:
+    repeated = next((address for address in listed if listed.count(address) > 1), None)
+    refuse_if(
+        repeated is not None,
+        f"{name} has {repeated} twice. Give each process an address of its own",
+    )
 
 
 def _address(

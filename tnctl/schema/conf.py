@@ -240,6 +240,11 @@ class Conf(Section):
             "order in which batches are applied is that of their arrival",
         )
         refuse_if(
+            self.train.deterministic and self.cluster.backup > 0,
+            f"train.deterministic=true is for cluster.backup=0. With cluster.backup="
+            f"{self.cluster.backup} the time of arrival decides whose batch is left out",
+        )
+        refuse_if(
             self.cluster.backup and self.cluster.mode == "async",
             "cluster.backup is for cluster.mode=sync: with async no worker waits for another. "
             "Leave it out",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl.errors import quoted
 from tnctl.starting import multiple_values
 from tnctl.starting.column import Column, Context, Input, coverage, missing_key, slot_of, tokens_of
-from tnctl.starting.column_figures import Figures
+from tnctl.starting.column_figures import NO_UTF8, Figures
 from tnctl.starting.column_value import (
     best_value_auc,
     bucket_codes,
@@ -53,6 +53,8 @@ def kind_of(column: Figures, context: Context) -> Column:
     """The kind of a column, and the inputs that it becomes."""
     if column.form not in ("text", "integer", "number", "boolean", "time"):
         remark = f"values {column.form}"
+        if column.form == NO_UTF8:
+            remark = f"it has {NO_UTF8}. Save it as UTF-8"
         return Column(column, "unsupported", [], remark, f"{column.name} is left out: {remark}")
     if not column.occurring:
         return Column(column, "empty", remark="no value in the rows that were read")
@@ -131,7 +133,13 @@ def _single(column: Figures, context: Context) -> Column:
             if may_be_times(column):
                 remark = f"it may be a time: data.times says how it is written. {remark}"
             return Column(column, "row identifier", remark=remark)
-        return slot_of(column, missing_key(column))
+        result = slot_of(column, missing_key(column))
+        if may_be_times(column):
+            result.warning = (
+                f"{column.name} may be a time, and is an id of the whole text: data.times says how "
+                f"it is written. {column.examples()}"
+            )
+        return result
     is_number = (
         column.name in context.numbers_only or not column.is_whole or column.form == "number"
     )

@@ -196,6 +196,8 @@ def _write(
     if group := _group_of(result.columns):
         data["group"] = group
     _add_tolerance(data, notes, sample, label, named)
+    if "bad_rows" in data:
+        result.warnings.append(data["bad_rows"][1])
     result.warnings += [column.warning for column in result.columns.values() if column.warning]
     result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
     result.doubts += [*label.doubts, *notes]

@@ -21,7 +21,7 @@ TRIED = 20  # texts that decide which formats all others are tried with
 MOST_WRONG = 0.05  # the share of other texts in a column of times
 DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y",
-    "%d %b %Y", "%d-%b-%Y", "%b %d %Y", "%b %d, %Y",
+    "%d %b %Y", "%d-%b-%Y", "%b %d %Y", "%b %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y",
 )  # fmt: skip
 CLOCKS = (
     "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p",
