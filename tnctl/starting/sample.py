@@ -1,5 +1,6 @@
 """The rows that `tnctl init` looks at: the first ones of some files of each day, or of all."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from tnctl import schema
 from tnctl.data import numbers, partitions, row_estimates
+from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, refuse_if
@@ -23,6 +25,8 @@ ROWS = 100_000
 CELLS = 20_000_000  # of wide tables fewer rows are read
 BYTES = 512 << 20  # in Arrow's buffers
 FILES = 4  # of each day; of days that names have, further ones for each weekday
+ENOUGH_ROWS = 10_000  # with fewer in those files, more files are read
+MOST_FILES = 200  # in all; each may be far away
 MANY_COLUMNS = 1000  # that take long
 MOST_BAD = 0.05  # the share of rows that cannot be read, beyond which no conf is written
 
@@ -82,16 +86,65 @@ def read_rows(
     if len(columns) >= MANY_COLUMNS:
         say(f"{len(columns):,} columns are read and looked at: some ms for each")
     conf = reading_conf(form, named, columns)
-    urls = named.urls(split)
-    days = np.unique([named.day_of.get(url, "") for url in urls], return_inverse=True)[1]
-    chosen = [place for day in np.unique(days) for place in _spread(np.flatnonzero(days == day))]
-    if not named.day_of:
-        chosen = _with_weekdays(chosen, [weekday_of(name) for name in named.names[split]])
     reader = reader_of(conf, form.keys.get("skip_rows", 0))
     rows = max(1, min(rows, CELLS // max(len(columns), 1)))
-    tables: list[pa.Table] = []
-    skipped, reason, is_whole = 0, "", len(chosen) == len(urls)
-    day_of_table: list[int] = []
+    days = _days_of(named, split)
+    read = _read(reader, named, split, columns, _chosen(named, split, days, FILES), rows, days)
+    if not read.has_all_files and read.rows < min(rows, ENOUGH_ROWS):
+        files = math.ceil(FILES * ENOUGH_ROWS / max(read.rows, 1))
+        files = max(FILES, min(files, MOST_FILES // (int(days.max()) + 1)))
+        read = _read(reader, named, split, columns, _chosen(named, split, days, files), rows, days)
+    sample = _checked(read, split, conf)
+    if named.day_of:
+        sample.days = np.repeat(read.days, [table.num_rows for table in read.tables])
+    return sample
+
+
+@dataclass
+class _Read:
+    """The rows of some files, in tables."""
+
+    tables: list[pa.Table]
+    days: list[int]  # of each table
+    skipped: int
+    reason: str
+    has_all_files: bool
+    is_whole: bool
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+
+def _days_of(named: NamedFiles, split: str) -> NDArray[np.int64]:
+    """The number of the day that each file of a split is of, int64 [files]."""
+    names = [named.day_of.get(url, "") for url in named.urls(split)]
+    return np.unique(names, return_inverse=True)[1]
+
+
+def _chosen(named: NamedFiles, split: str, days: NDArray[np.int64], files: int) -> list[int]:
+    """The places of the files that are read: so many of each day."""
+    chosen = [
+        place for day in np.unique(days) for place in _spread(np.flatnonzero(days == day), files)
+    ]
+    if not named.day_of:
+        chosen = _with_weekdays(chosen, [weekday_of(name) for name in named.names[split]])
+    return chosen
+
+
+def _read(
+    reader: FileReader,
+    named: NamedFiles,
+    split: str,
+    columns: Sequence[str],
+    chosen: Sequence[int],
+    rows: int,
+    days: NDArray[np.int64],
+) -> _Read:
+    """The first rows of the files at some places, of each as many of `rows`."""
+    urls = named.urls(split)
+    has_all_files = len(chosen) == len(urls)
+    read = _Read([], [], 0, "", has_all_files, has_all_files)
     for place in chosen:
         url = urls[place]
         room = -(-rows // len(chosen))
@@ -99,19 +152,17 @@ def read_rows(
         for piece in pieces:
             rows_read = _without_headers(piece.table)
             repeated = piece.table.num_rows - rows_read.num_rows
-            skipped += piece.skipped + repeated
-            reason = reason or piece.reason or (f"{url} repeats its header" if repeated else "")
-            tables.append(rows_read.slice(0, room))
-            is_whole = is_whole and rows_read.num_rows <= room
-            day_of_table.append(days[place])
-            room -= tables[-1].num_rows
-            if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
-                is_whole = is_whole and room == 0 and next(pieces, None) is None
+            read.skipped += piece.skipped + repeated
+            repeats = f"{url} repeats its header" if repeated else ""
+            read.reason = read.reason or piece.reason or repeats
+            read.tables.append(rows_read.slice(0, room))
+            read.is_whole = read.is_whole and rows_read.num_rows <= room
+            read.days.append(int(days[place]))
+            room -= read.tables[-1].num_rows
+            if room <= 0 or sum(table.nbytes for table in read.tables) > BYTES:
+                read.is_whole = read.is_whole and room == 0 and next(pieces, None) is None
                 break
-    sample = _checked(tables, split, skipped, reason, is_whole, conf)
-    if named.day_of:
-        sample.days = np.repeat(day_of_table, [table.num_rows for table in tables])
-    return sample
+    return read
 
 
 def _without_headers(table: pa.Table) -> pa.Table:
@@ -124,9 +175,9 @@ def _without_headers(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(is_header)) if pc.any(is_header).as_py() else table
 
 
-def _spread(places: NDArray[np.int64]) -> list[int]:
-    """The first and the last of some places and, of more, two between."""
-    chosen = np.linspace(0, len(places) - 1, min(FILES, len(places)))
+def _spread(places: NDArray[np.int64], most: int) -> list[int]:
+    """The first and the last of some places and, of more, others between, evenly."""
+    chosen = np.linspace(0, len(places) - 1, min(most, len(places)))
     return [int(place) for place in places[chosen.round().astype(int)]]
 
 
@@ -141,10 +192,9 @@ def _with_weekdays(chosen: list[int], weekdays: list[int | None]) -> list[int]:
     return sorted(read)
 
 
-def _checked(
-    tables: list[pa.Table], split: str, skipped: int, reason: str, is_whole: bool, conf: Conf
-) -> Sample:
-    tables = [table for table in tables if table.num_rows]
+def _checked(read: _Read, split: str, conf: Conf) -> Sample:
+    tables = [table for table in read.tables if table.num_rows]
+    skipped, reason = read.skipped, read.reason
     refuse_if(
         not tables,
         f"no row can be read. {reason}" if reason else "the files have no rows",
@@ -159,7 +209,7 @@ def _checked(
         Failure,
     )
     total = row_estimates.count_rows(conf, "train") if split == "train" else None
-    return Sample(table, total, skipped, reason, is_whole)
+    return Sample(table, total, skipped, reason, read.is_whole)
 
 
 def _of_one_type(tables: list[pa.Table]) -> list[pa.Table]:
