@@ -183,6 +183,7 @@ RECORD = "tnctl.training.search.record:Record"
 @pytest.mark.long
 def test_a_search_killed_in_a_trial_resumes_it_from_its_checkpoint(searched, cli):
     folder, done = searched
+    shutil.rmtree(folder / "killed", ignore_errors=True)
     # In the first pass of trial 1, after 5 of its 6 steps; trial 0 has 34 events.
     said = killed_at(f"{RUN}:46", *SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
     assert "trial 1 of 4" in said
