@@ -128,7 +128,7 @@ WRONG = [
     (tensorflow(ps=["p:1"] * 65), "TF_CONFIG: cluster.ps: a cluster has at most 64 servers. Rec"),
     (tensorflow(ps=["p"]), "TF_CONFIG has HOST:PORT. Received: 'p', it has no port"),
     (OWN | {"TNCTL_ROLE": "ps"}, "TNCTL_ROLE is worker or server. Received: 'ps'"),
-    (tensorflow(worker=["a:1", "b:2", "b:2"]), "TF_CONFIG has b:2 twice. Give each process an ad"),
+    (tensorflow(worker=["a:1", "b:2", "b:2"]), "TF_CONFIG has b:2 twice. Give each its own"),
     (tensorflow(ps=["a:1"]), "TF_CONFIG has a:1 twice"),
     (tensorflow() | {"TNCTL_SERVERS": "1"}, "TNCTL_SERVERS=1, and TF_CONFIG says 0 servers. Leave"),
     (PADDLE | SERVERS | {"TNCTL_SERVERS": "1"}, "and PADDLE_TRAINER_ID says 2 servers"),

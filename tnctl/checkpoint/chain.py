@@ -117,7 +117,7 @@ class Checkpoint:
                 if not isinstance(content, dict):
                     raise ValueError("not an object")
             except (ValueError, RecursionError) as error:
-                raise self.damaged(f"{url} is no JSON of tnctl ({error})") from error
+                raise self.damaged(f"{url} is no valid JSON: {error}") from error
             try:
                 saved_conf.check(content)
             except saved_conf.ForeignValueError as error:

@@ -144,7 +144,7 @@ def parse(text: bytes) -> GoldenLine:
     except ValidationError as error:
         raise DocumentError(first_problem(error)) from error
     except (ValueError, RecursionError) as error:
-        raise DocumentError(f"no JSON of tnctl ({error})") from error
+        raise DocumentError(f"no valid JSON: {error}") from error
 
 
 def parse_lines(texts: Sequence[bytes]) -> list[GoldenLine]:

@@ -91,13 +91,10 @@ def _check_servers(environment: Environment, first: Place) -> None:
         f"TNCTL_SERVERS={environment.get('TNCTL_SERVERS')}, and {first.source} says "
         f"{first.servers} servers. Leave TNCTL_SERVERS out, or list the servers there",
     )
-    role = environment.get("TNCTL_ROLE")
-    is_server = first.membership.is_server(first.rank)
-    refuse_if(
-        role is not None and role != ROLES[is_server],
-        f"TNCTL_ROLE={role}, and {first.source} says {first.words}. Leave TNCTL_ROLE out: it is "
-        f"for {OWN}",
-    )
+    said = ROLES[first.membership.is_server(first.rank)]
+    role = environment.get("TNCTL_ROLE", said)
+    words = f"TNCTL_ROLE={role}, and {first.source} says {first.words}. Leave TNCTL_ROLE out"
+    refuse_if(role != said, f"{words}: it is for {OWN}")
 
 
 def _places(environment: Environment) -> list[Place]:
@@ -187,8 +184,8 @@ def of_tensorflow(environment: Environment) -> Place | None:
     task = config.task
     refuse_if(
         task.type not in groups,
-        f"TF_CONFIG: task.type is chief, worker or ps. Received: {quoted(task.type)}. tnctl needs "
-        "no evaluator and no other task: do not start the command for it",
+        f"TF_CONFIG: task.type is chief, worker or ps. Received: {quoted(task.type)}, for which no "
+        "command is needed",
     )
     count = len(groups[task.type])
     refuse_if(
@@ -256,9 +253,8 @@ def _paddle_server(
     environment: Environment, servers: list[HostPort], trainers: list[HostPort]
 ) -> Place:
     """The place of one of Paddle's servers: its address is POD_IP and PADDLE_PORT."""
-    way = "Set both POD_IP and PADDLE_PORT to where this server listens"
     for name in ("POD_IP", "PADDLE_PORT"):
-        refuse_if(name not in environment, f"TRAINING_ROLE=PSERVER, and {name} is not set. {way}")
+        refuse_if(name not in environment, f"TRAINING_ROLE=PSERVER, and {name} is not set. Set it")
     endpoint = HostPort(environment["POD_IP"], _count(environment, "PADDLE_PORT", 65_535))
     refuse_if(
         endpoint not in servers,
@@ -392,11 +388,8 @@ def _parsed_list(name: str, text: str) -> list[HostPort]:
 
 
 def _refuse_repeated(name: str, listed: list[HostPort]) -> None:
-    repeated = next((address for address in listed if listed.count(address) > 1), None)
-    refuse_if(
-        repeated is not None,
-        f"{name} has {repeated} twice. Give each process an address of its own",
-    )
+    for place, address in enumerate(listed):
+        refuse_if(address in listed[:place], f"{name} has {address} twice. Give each its own")
 
 
 def _address(
