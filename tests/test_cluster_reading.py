@@ -289,10 +289,13 @@ READINGS = (
 KILLED_AT = ("Evaluate", "SendPredictions", "WriteSelected", "WriteTables", "FindKeys")
 
 
-def copy_of_run(folder, to):
-    """The run and its data in another folder."""
-    for name in ("run", "clicks"):
-        shutil.copytree(folder / name, to / name)
+@pytest.fixture
+def copies(folder, tmp_path):
+    """A folder with the run and its data twice: in `alone` and in `together`."""
+    for copy in ("alone", "together"):
+        for name in ("run", "clicks"):
+            shutil.copytree(folder / name, tmp_path / copy / name)
+    return tmp_path
 
 
 def exported(folder):
@@ -346,15 +349,13 @@ def in_environment(command, folder, servers=0, timeout=60, **variables):
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("servers", [0, 1])
-def test_commands_of_an_environment_do_what_one_process_does(folder, tmp_path, servers):
-    for name in ("alone", "together"):
-        copy_of_run(folder, tmp_path / name)
+def test_commands_of_an_environment_do_what_one_process_does(copies, servers):
     for command in READINGS:
-        alone = run_process(*command, cwd=tmp_path / "alone")
-        codes, out, err = in_environment(command, tmp_path / "together", servers)
+        alone = run_process(*command, cwd=copies / "alone")
+        codes, out, err = in_environment(command, copies / "together", servers)
         assert codes == [0] * (2 + servers), err
         assert out[0] == alone.out and not any(out[1:])
-    same_files(tmp_path)
+    same_files(copies)
     assert not list(Path(tempfile.gettempdir()).glob("tnctl-verify-serving-*"))
 
 
@@ -362,37 +363,33 @@ def test_commands_of_an_environment_do_what_one_process_does(folder, tmp_path, s
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_commands_on_ray_do_what_one_process_does(folder, tmp_path):
-    for name in ("alone", "together"):
-        copy_of_run(folder, tmp_path / name)
+def test_commands_on_ray_do_what_one_process_does(copies):
     for command in READINGS:
-        alone = run_process(*command, cwd=tmp_path / "alone")
+        alone = run_process(*command, cwd=copies / "alone")
         keys = ["cluster=ray", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
-        together = run_process(*command, *keys, cwd=tmp_path / "together")
+        together = run_process(*command, *keys, cwd=copies / "together")
         assert together.code == 0 and together.out == alone.out, together.err
-    same_files(tmp_path)
+    same_files(copies)
     wrong = ["evaluate", "output=run", "data.test=nowhere.csv", *keys]
-    done = run_process(*wrong, cwd=tmp_path / "together")
+    done = run_process(*wrong, cwd=copies / "together")
     assert done.code == 1 and done.last.startswith("tnctl evaluate: ") and "nowhere" in done.last
 
 
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_commands_of_an_environment_start_again_when_a_worker_is_killed(folder, tmp_path, rank):
-    for name in ("alone", "together"):
-        copy_of_run(folder, tmp_path / name)
+def test_commands_of_an_environment_start_again_when_a_worker_is_killed(copies, rank):
+    patched = patches_of(copies, AT_A_COMMAND)
     for command, at in zip(READINGS, KILLED_AT, strict=True):
-        alone = run_process(*command, cwd=tmp_path / "alone")
-        patched = patches_of(tmp_path, AT_A_COMMAND)
+        alone = run_process(*command, cwd=copies / "alone")
         codes, out, err = in_environment(
-            command, tmp_path / "together", timeout=10, **patched, AT=f"{rank} {at}"
+            command, copies / "together", timeout=10, **patched, AT=f"{rank} {at}"
         )
         assert codes == [0, 0], (at, err)
         assert out == (alone.out, "") and "Traceback" not in "".join(err)
         assert f"worker {rank} was killed by SIGKILL: all workers start again" in err[rank]
-        (tmp_path / "together/acted").unlink()
-    same_files(tmp_path)
+        (copies / "together/acted").unlink()
+    same_files(copies)
 
 
 def patches_of(folder, code):

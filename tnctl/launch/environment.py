@@ -91,10 +91,10 @@ def _check_servers(environment: Environment, first: Place) -> None:
         f"TNCTL_SERVERS={environment.get('TNCTL_SERVERS')}, and {first.source} says "
         f"{first.servers} servers. Leave TNCTL_SERVERS out, or list the servers there",
     )
-    said = ROLES[first.membership.is_server(first.rank)]
-    role = environment.get("TNCTL_ROLE", said)
+    role_of_rank = ROLES[first.membership.is_server(first.rank)]
+    role = environment.get("TNCTL_ROLE", role_of_rank)
     words = f"TNCTL_ROLE={role}, and {first.source} says {first.words}. Leave TNCTL_ROLE out"
-    refuse_if(role != said, f"{words}: it is for {OWN}")
+    refuse_if(role != role_of_rank, f"{words}: it is for {OWN}")
 
 
 def _places(environment: Environment) -> list[Place]:

@@ -200,17 +200,16 @@ def _integers(column: Figures, context: Context) -> Column:
     result = number_of(column, context)
     if column.distinct <= context.buckets or of_buckets > of_ids + differing or _is_uneven(column):
         return result
+    # There are buckets: a column with infinite values has been made an id by its size.
+    bucket = next(entry for entry in result.inputs if entry.name == column.name)
     if column.distinct <= BUCKET_EACH * context.buckets:
-        bucket = next(entry for entry in result.inputs if entry.name == column.name)
         bucket.settings["buckets"] = column.distinct
         bucket.evidence += "; integers that may be ids, so each has a bucket"
         return result
+    bucket.name = f"{column.name}_bucket"
     ids = slot_of(column, missing_key(column))
     ids.inputs[0].evidence += "; integers that may be ids, so they are that too"
     result.kind = "id or number"
-    for entry in result.inputs:
-        if entry.name == column.name:
-            entry.name = f"{column.name}_bucket"
     result.inputs.insert(0, ids.inputs[0])
     return result
 

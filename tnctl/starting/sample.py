@@ -89,11 +89,14 @@ def read_rows(
     reader = reader_of(conf, form.keys.get("skip_rows", 0))
     rows = max(1, min(rows, CELLS // max(len(columns), 1)))
     days = _days_of(named, split)
-    read = _read(reader, named, split, columns, _chosen(named, split, days, FILES), rows, days)
-    if not read.has_all_files and read.rows < min(rows, ENOUGH_ROWS):
+    chosen = _chosen(named, split, days, FILES)
+    read = _read(reader, named, split, columns, chosen, rows, days)
+    if len(chosen) < len(days) and read.rows < min(rows, ENOUGH_ROWS):
         files = math.ceil(FILES * ENOUGH_ROWS / max(read.rows, 1))
-        files = max(FILES, min(files, MOST_FILES // (int(days.max()) + 1)))
-        read = _read(reader, named, split, columns, _chosen(named, split, days, files), rows, days)
+        files = min(files, MOST_FILES // (int(days.max()) + 1))
+        if files > FILES:
+            chosen = _chosen(named, split, days, files)
+            read = _read(reader, named, split, columns, chosen, rows, days)
     sample = _checked(read, split, conf)
     if named.day_of:
         sample.days = np.repeat(read.days, [table.num_rows for table in read.tables])
@@ -108,7 +111,6 @@ class _Read:
     days: list[int]  # of each table
     skipped: int
     reason: str
-    has_all_files: bool
     is_whole: bool
 
     @property
@@ -143,8 +145,7 @@ def _read(
 ) -> _Read:
     """The first rows of the files at some places, of each as many of `rows`."""
     urls = named.urls(split)
-    has_all_files = len(chosen) == len(urls)
-    read = _Read([], [], 0, "", has_all_files, has_all_files)
+    read = _Read([], [], 0, "", is_whole=len(chosen) == len(urls))
     for place in chosen:
         url = urls[place]
         room = -(-rows // len(chosen))
