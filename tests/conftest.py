@@ -4,6 +4,8 @@ import contextlib
 import gc
 import io
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -49,6 +51,38 @@ train: {batch_size: 256}
 evaluation: {keep: last}
 """
 ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_700)}
+
+
+# What a machine may lack. All else is installed by `make test`, so a test that skips for want of it
+# fails.
+OPTIONAL = [
+    r"(zsh|fish) is not installed", r"no g\+\+", r"no openssl", r"no s3rver", r"TNCTL_TEST_DATA",
+    r"networks of one's own", r"no network namespaces", r"(tc|ip|unshare)\b.* not installed",
+    r"may not mount a tmpfs", r"no /dev/full", r"root may read everything", r"x86-64",
+    r"with a load of",
+]  # fmt: skip
+if sys.version_info >= (3, 13) or platform.machine() != "x86_64":
+    OPTIONAL.append("redis-server is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return without_odd_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return without_odd_skip((yield))
+
+
+def without_odd_skip(report):
+    """The report of a test or module, failed if it skips for a reason that is not optional."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr)
+        if not re.search("|".join(OPTIONAL), reason):
+            report.outcome = "failed"
+            report.longrepr = f"skips for what `make test` should have installed: {reason}"
+    return report
 
 
 def pytest_collection_modifyitems(items):

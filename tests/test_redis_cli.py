@@ -3,21 +3,18 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from test_redis import Server
+from test_redis import Server, needs_redis_server
 
 from tnctl.serving.redis import redis_embeddings, writer_lock
 
 redis = pytest.importorskip("redis")
-pytestmark = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="needs redis-server (Debian: redis-server)"
-)
+pytestmark = needs_redis_server
 
 STEPS = (6, 12)
 

@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from test_redis import DOCUMENT, Server, export, made
+from test_redis import DOCUMENT, Server, export, made, needs_redis_server
 
-pytest.importorskip("redis")
+pytestmark = needs_redis_server
 
 COMMON = 1000  # ids that every version has
 READERS = 3

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from test_redis import Server, needs_redis_server
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
@@ -619,23 +619,12 @@ def test_the_scorer_of_the_page_notices(simple, cli):
     assert code == 1 and "AssertionError" in said
 
 
+@needs_redis_server
 @pytest.mark.long
 def test_the_scorer_of_the_page_with_redis(simple, cli):
-    server = shutil.which("redis-server")
-    if server is None:
-        pytest.skip("redis-server is not installed: apt-get install redis-server")
-    # Not pytest's folder: the path of a socket has at most 107 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="tnctl-"))
-    path = folder / "redis"
-    process = subprocess.Popen(
-        [server, "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder],
-        stdout=subprocess.DEVNULL,
-    )
+    server = Server()
     try:
-        until = time.monotonic() + 30
-        while not path.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        url = f"unix://{path}"
+        url = server.url
         done = cli("export-embeddings", "output=run", f"to={url}", cwd=simple)
         assert done.code == 0, done.err
         code, said = run_scorer(simple, "where rows are, in Redis", url)
@@ -647,9 +636,7 @@ def test_the_scorer_of_the_page_with_redis(simple, cli):
             assert done.code == 0, done.err
         assert len((simple / "s.csv").read_text().splitlines()) == 701
     finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder)
+        server.close()
 
 
 PROGRAM = """
