@@ -1,4 +1,4 @@
-"""The training step: tnctl beside the floor and beside plain TensorFlow, in turns.
+"""The training step in float32 and bfloat16: tnctl beside the floor and plain TensorFlow, in turns.
 
 The model is DeepFM on W1, tnctl's own TrainingStep on a table that already has all 10 million
 keys. `tnctl` is what a batch costs in training: the batch is an array, as the data layer gives it.
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
-from benchmarks.floor import make_floor
+from benchmarks.floor import make_fastest_floor
 from benchmarks.tensorflow_by_hand import make_by_hand
 from benchmarks.workload import HIDDEN, NUMERIC, SLOTS, Workload, all_keys, load
 from tnctl.data.batches import Batch
@@ -20,28 +20,45 @@ from tnctl.tables import SlotPlan, Workspace
 from tnctl.training.step import TrainingStep
 
 PREFILL = 100_000
+PRECISIONS = ("float32", "bfloat16")
+RATIOS = (
+    ("tnctl", "TensorFlow by hand"),
+    ("tnctl, bfloat16", "TensorFlow by hand, bfloat16"),
+    ("tnctl, bfloat16", "floor, bfloat16"),
+    ("tnctl, bfloat16", "tnctl"),
+)
 
 
 def main() -> None:
     workload = load()
     comparisons = {}
     for batch_size in (4096, 1024):
-        model = build(conf_of(batch_size), Statistics())
-        fill(model)
-        step, windows = TrainingStep(model, batch_size), batches(workload, batch_size)
-        steps = {
-            "floor": make_floor(batch_size),
-            "tnctl": lambda i, step=step, windows=windows: step(windows[i % len(windows)]),
-            "TensorFlow by hand": make_by_hand(workload, batch_size),
-        }
+        windows = batches(workload, batch_size)
+        steps = {"floor": make_fastest_floor(batch_size)}
+        for precision in PRECISIONS:
+            kind = "" if precision == "float32" else f", {precision}"
+            steps |= {
+                f"tnctl{kind}": tnctl_step(windows, batch_size, precision),
+                f"TensorFlow by hand{kind}": make_by_hand(
+                    workload, batch_size, xla=precision == "float32", precision=precision
+                ),
+            }
+        steps["floor, bfloat16"] = make_fastest_floor(batch_size, "bfloat16")
         comparisons[f"B={batch_size}"] = timing.compare(steps, batch_size, rounds=24)
     timing.show("training step", "samples", comparisons)
     for heading, comparison in comparisons.items():
-        ratio = comparison.ratio("tnctl", "TensorFlow by hand")
-        print(
-            f"{heading}  tnctl is {ratio.median:.2f}x TensorFlow by hand "
-            f"({ratio.low:.2f} - {ratio.high:.2f})"
-        )
+        for name, base in RATIOS:
+            ratio = comparison.ratio(name, base)
+            interval = f"{ratio.low:.2f} - {ratio.high:.2f}"
+            print(f"{heading}  {name} / {base}: {ratio.median:.2f} ({interval})")
+
+
+def tnctl_step(windows: list[Batch], batch_size: int, precision: str) -> timing.Step:
+    """A training step of tnctl over batches of the workload, on a table with all keys."""
+    model = build(conf_of(batch_size, precision=precision), Statistics())
+    fill(model)
+    step = TrainingStep(model, batch_size)
+    return lambda i: step(windows[i % len(windows)])
 
 
 def conf_of(batch_size: int, **train: Any) -> Conf:

@@ -6,7 +6,8 @@ dense part (DeepFM, Keras' Adam) is the floor's network plus a linear weight per
 
 XLA cannot compile the whole step (tf.unique has no static shape, the sparse AdaGrad no kernel):
 with `xla` the dense part alone is compiled. That was the faster of the two at a batch of 1024 and
-made no difference at 4096, so it is the default.
+made no difference at 4096, so it is the default. In bfloat16 (the MLP alone, as
+Keras' mixed_bfloat16) XLA is slower: it has no fast bfloat16 on CPUs.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ ROW = DIM + 1
 
 
 def make_by_hand(
-    workload: Workload, batch_size: int, xla: bool = True
+    workload: Workload, batch_size: int, xla: bool = True, precision: str = "float32"
 ) -> Callable[[int], np.ndarray]:
     """A training step over the workload's batches; it returns the loss."""
     table = tf.Variable(tf.random.stateless_uniform([KEYS, ROW], [1, 2], -0.01, 0.01))
@@ -40,7 +41,7 @@ def make_by_hand(
             embeddings, linear = tf.split(rows, [DIM, 1], axis=2)
             x = tf.concat([tf.reshape(embeddings, [-1, SLOTS * DIM]), numeric], 1)
             first_order = tf.reduce_sum(linear, [1, 2]) + (numeric @ variables[-1])[:, 0]
-            logits = mlp(variables[:-1], x) + fm(x) + first_order
+            logits = mlp(variables[:-1], x, precision) + fm(x) + first_order
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_mean(losses)
         of_rows, *dense = tape.gradient(loss, [rows, *variables])

@@ -143,6 +143,8 @@ def show(recipe: str, findings: "Forecast") -> None:
     show_inputs(recipe, findings)
     if findings.batch is not None:
         say(findings.batch.sentence)
+    if findings.precision is not None:
+        say(findings.precision)
     if findings.unused is not None:
         say(f"columns that nothing reads: {', '.join(findings.unused) or 'none'}")
     for warning in findings.warnings:

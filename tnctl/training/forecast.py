@@ -28,6 +28,7 @@ from tnctl.data.row_estimates import RowCount
 from tnctl.evaluation.input_figures import INDEX_BYTES
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
+from tnctl.model.precision import bfloat16_advice
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction, probable_mistakes, recalibrating
@@ -113,6 +114,7 @@ class Forecast:
     batch: batch_sizes.Choice | None  # None when the conf gives train.batch_size
     days: Days | None
     workers: WorkerMemory | None  # None without a cluster
+    precision: str | None  # a line, where bfloat16 would be faster
     warnings: list[str]
 
 
@@ -170,6 +172,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         batch=batch,
         days=days,
         workers=None,
+        precision=bfloat16_advice(conf.train, sum(model.dense.sizes)),
         warnings=[],
     )
     if conf.cluster.start is not None and conf.cluster.workers is not None:

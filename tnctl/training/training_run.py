@@ -17,6 +17,7 @@ from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
 from tnctl.model.building import Model, enable_determinism
+from tnctl.model.precision import bfloat16_advice
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
@@ -215,6 +216,8 @@ def begin_run(
         # What is measured on the first day is valid for all days.
         of_first_day = conf_of_day(conf, None if days is None else days.first)
         model = new_model(conf, processes, start, of_first_day)
+    if (advice := bfloat16_advice(conf.train, sum(model.dense.sizes))) is not None:
+        say(advice)
     if overwrite:
         # Only now, when the conf and the data are known to make a model. The first window of each
         # split is read, for what training would raise for it later.
