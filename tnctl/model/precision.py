@@ -23,6 +23,6 @@ def bfloat16_advice(train: Train, dense_weights: int) -> str | None:
     if not present:
         return None
     return (
-        f"this CPU computes in bfloat16 ({', '.join(present)}): train.precision=bfloat16 takes less "
-        "time for a step (figures: docs/train.md#bfloat16)"
+        f"this CPU computes in bfloat16 ({', '.join(present)}): with train.precision=bfloat16 a "
+        "step takes less time (figures: docs/train.md#bfloat16)"
     )
