@@ -445,7 +445,10 @@ tn_extras tn_extras_of(const tn_optimizer *o) {
 }
 
 uint32_t tn_optimizer_states(const tn_optimizer *optimizer, int dense, tn_state *states) {
-    const tn_kind *kind = &tn_rule_of(optimizer)->kind;
+    const tn_kind *kind = tn_optimizer_kind(optimizer->kind);
+    if (kind == NULL) {
+        return 0;
+    }
     const tn_state *all = dense ? kind->dense_states : kind->row_states;
     uint32_t n = 0;
     for (uint32_t k = 0; k < TN_MAX_STATES && all[k].name != NULL; k++) {

@@ -178,7 +178,7 @@ const tn_kind *tn_optimizer_kind(uint32_t kind);
 /* The settings that every kind has beside its own, a list that ends with the name NULL. */
 const tn_setting *tn_optimizer_extras(void);
 /* The states that an optimizer keeps with its settings, in their order; returns how many, at most
- * TN_MAX_STATES. */
+ * TN_MAX_STATES, and 0 for a kind that does not exist. */
 uint32_t tn_optimizer_states(const tn_optimizer *optimizer, int dense, tn_state *states);
 
 /* In this order: the gradient is clipped, l2*w is added, it is scaled (tn_apply); the weights

@@ -530,6 +530,11 @@ static void refuse_tables(const test_plan *plan, tn_thread_pool *pool) {
     wrong[4].optimizer = (tn_optimizer){.kind = TN_SGD, .learning_rate = 1, .nesterov = 2};
     CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
     CHECK(out == NULL);
+    tn_state states[TN_MAX_STATES];
+    for (int dense = 0; dense < 2; dense++) {
+        CHECK(tn_optimizer_states(&(tn_optimizer){.kind = 0}, dense, states) == 0);
+        CHECK(tn_optimizer_states(&(tn_optimizer){.kind = UINT32_MAX}, dense, states) == 0);
+    }
 }
 
 static void refuse_groups(const test_plan *plan, tn_table *table) {
