@@ -49,6 +49,16 @@ def test_lines_without_a_terminal(shown):
     assert "\x1b" not in out.getvalue()
 
 
+def test_a_text_with_line_ends_is_one_line(shown):
+    console, _ = shown
+    out = console(False)
+    progress.say("1 score written to x\ntnctl: \x1b[2J", "a second line")
+    progress.table("of x\ny", ("a",), [["b\nc"]])
+    assert out.getvalue().splitlines() == [
+        "1 score written to x\\ntnctl: \\x1b[2J", "a second line", "of x\\ny", "a   ", "b\\nc",
+    ]  # fmt: skip
+
+
 def test_time_left_is_of_the_work_only(shown):
     console, advance = shown
     console(False)

@@ -28,12 +28,12 @@ results = Console(highlight=False, soft_wrap=True)  # what a command was run for
 _open: list["Display"] = []
 
 
-def say(text: str, on: Console | None = None) -> None:
-    """A plain line, or several, without secrets of URLs and signs that a terminal would obey.
+def say(*lines: str, on: Console | None = None) -> None:
+    """Plain lines, without secrets of URLs and signs that a terminal would obey: also line ends.
 
     On standard error, unless `on` says otherwise.
     """
-    lines = [printable(line) for line in masked(text).splitlines()]
+    lines = tuple(printable(masked(line)) for line in lines)
     (on or console).print("\n".join(lines), markup=False)
 
 
@@ -178,7 +178,7 @@ class Display:
 
     def _say_parts(self) -> None:
         if self._parts is not None:
-            say("\n".join((self._parts.line, *(f"  {note}" for note in self._parts.notes))))
+            say(self._parts.line, *(f"  {note}" for note in self._parts.notes))
 
     def _share(self) -> str:
         sign = "~" if self._guessed else ""
@@ -262,7 +262,7 @@ def table(
 
     Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
     """
-    shown = Table(title=masked(title), title_justify="left", box=None, pad_edge=False)
+    shown = Table(title=printable(masked(title)), title_justify="left", box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         words = printable(heading).split()
         shown.add_column(

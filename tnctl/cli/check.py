@@ -219,7 +219,7 @@ def show_lives(findings: "Forecast") -> None:
     for name, life in findings.lives.items():
         alike.setdefault(tuple(life.rules), []).append(name)
     for rules, names in alike.items():
-        say("\n  ".join([f"life of {', '.join(names)}:", *rules]))
+        say(f"life of {', '.join(names)}:", *(f"  {rule}" for rule in rules))
         ids = sum(findings.lives[name].ids.end for name in names)
         rows = sum(findings.lives[name].rows.end for name in names)
         if rows < ids:
@@ -236,7 +236,7 @@ def show_lives(findings: "Forecast") -> None:
 
 def show_inputs(recipe: str, findings: "Forecast") -> None:
     """The order of the inputs of the recipe."""
-    lines = [f"inputs of recipe {recipe}:"]
+    lines = []
     columns = ", ".join(
         f"{name} {column}" + (f"-{column + width - 1}" if width > 1 else "")
         for name, column, width in findings.x
@@ -248,7 +248,8 @@ def show_inputs(recipe: str, findings: "Forecast") -> None:
     lines += [
         f"sequence {name} [B, {length}, {width}]" for name, length, width in findings.sequences
     ]
-    say("\n  ".join([*lines, f"-> {', '.join(findings.heads)}"]))
+    lines.append(f"-> {', '.join(findings.heads)}")
+    say(f"inputs of recipe {recipe}:", *(f"  {line}" for line in lines))
 
 
 def rows_in_words(findings: "Forecast") -> str:

@@ -12,11 +12,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(masked(value), indent=2))
 
 
-def say(text: str) -> None:
-    """A plain line of a result, or several."""
+def say(*lines: str) -> None:
+    """Plain lines of a result."""
     from tnctl import progress
 
-    progress.say(text, progress.results)
+    progress.say(*lines, on=progress.results)
 
 
 def table(

@@ -38,7 +38,7 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
             worst = max(worst, error.exit_code)
         except Exception as error:
             # A fault of tnctl or of a user's recipe needs its traceback; the next run starts.
-            progress.say(traceback.format_exc().rstrip())
+            progress.say(*traceback.format_exc().splitlines())
             progress.say(f"{name} failed: {type(error).__name__}: {error}")
             worst = max(worst, 1)
         outcomes.append((name, report))
