@@ -199,6 +199,14 @@ def test_tables_of_pandas(run, trained, rows, expected):
     frame.index = frame.index * 2 + 1
     frame["extra"] = [object()] * len(frame)  # no column that is read
     assert run.predict(frame).equals(expected)
+    assert run.predict(frame).to_pandas().index.equals(frame.index)
+    prices = frame["price"].rename("logit")  # as a column of the scores
+    for index in (frame["user_id"], [frame["user_id"], frame.index], prices):
+        scores = run.predict(frame.set_index(index))
+        assert scores.select(expected.column_names).equals(expected)
+        assert scores.to_pandas().index.equals(frame.set_index(index).index)
+    mixed = frame.set_axis([1, "a"] * 350)
+    assert "reset_index" in refused(run.predict, mixed)
     frame["device"] = None
     assert run.predict(frame).num_rows == 700
     assert "two columns" in refused(run.predict, pandas.concat([frame, frame], axis=1))

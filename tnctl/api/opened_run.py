@@ -128,8 +128,9 @@ class Run:
         `table` is a DataFrame of pandas or polars, a Table of pyarrow, or anything that exports a
         stream of Arrow (`__arrow_c_stream__`), with the columns that the conf reads, but labels.
         Returns the columns `prediction` (float64) and `logit` (float32), of several heads
-        `prediction_<head>` and `logit_<head>`; without rows an empty table. Raises UserError for
-        what is no table, and Failure for a missing column or the first value that cannot be read.
+        `prediction_<head>` and `logit_<head>`; without rows an empty table. Of a DataFrame of
+        pandas the result has the index, which `to_pandas` returns. Raises UserError for what is
+        no table, and Failure for a missing column or the first value that cannot be read.
         """
         from tnctl.evaluation.table_predictions import predict_table
 

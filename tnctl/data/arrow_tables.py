@@ -64,13 +64,12 @@ def _cut(rows: int, first: int, most: int) -> Iterator[tuple[int, int]]:
 def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
     if isinstance(table, type):
         raise _no_table(table)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(table, pandas.DataFrame):
+    if _is_frame(table):
         names = list(table.columns)
         columns = columns_of(needed, [name for name in names if isinstance(name, str)])
         require(NAME, columns, [name for name in names if isinstance(name, str)])
-        with _translated():
-            whole = pa.Table.from_pandas(table, columns=columns, preserve_index=False)
+        with _translated(" (reset_index(drop=True) removes an index)"):
+            whole = pa.Table.from_pandas(table, columns=columns)
         require_paths(NAME, needed, whole.schema)
         for batch in whole.to_batches():
             yield selected(batch, needed)
@@ -89,6 +88,23 @@ def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
         yield selected(batch, needed)
 
 
+def with_index(scores: pa.Table, table: Any) -> pa.Table:
+    """Columns of float with the index of the DataFrame of pandas that they are of, if they are.
+
+    `to_pandas` gives it back; it is further columns unless it is a range.
+    """
+    if not _is_frame(table):
+        return scores
+    of_index = pa.Table.from_pandas(scores.to_pandas().set_index(table.index))
+    columns = [*scores.columns, *of_index.columns[scores.num_columns :]]
+    return pa.table(columns, schema=of_index.schema)
+
+
+def _is_frame(table: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(table, pandas.DataFrame)
+
+
 def _no_table(table: Any) -> UserError:
     return UserError(
         "predict takes a DataFrame of pandas or polars, a Table of pyarrow, or anything else with "
@@ -98,12 +114,12 @@ def _no_table(table: Any) -> UserError:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(advice: str = "") -> Iterator[None]:
     """Errors of a library that exports a table, in one line."""
     try:
         yield
     except (pa.ArrowException, TypeError, ValueError, OverflowError, OSError) as error:
-        raise UserError(f"{NAME} cannot be read: {_reason(error)}") from error
+        raise UserError(f"{NAME} cannot be read: {_reason(error)}{advice}") from error
 
 
 def _reason(error: Exception) -> str:

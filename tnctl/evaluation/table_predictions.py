@@ -23,8 +23,9 @@ from tnctl.schema import Conf
 def predict_table(inference: Inference, conf: Conf, table: Any) -> pa.Table:
     """The scores of the rows of a table of any library, in their order.
 
-    Columns are those of `predictions.scored`, none of the table's. Raises as `windows_of`, and
-    BadRowsError for the first value that cannot be read: data.bad_rows is of files.
+    Columns are those of `predictions.scored`, and the index of a DataFrame of pandas. Raises as
+    `windows_of`, and BadRowsError for the first value that cannot be read: data.bad_rows is of
+    files.
     """
     features = features_of(conf, inference.model, labelled=False)
     size = window_rows(conf.data.window, conf.train.batch_rows)
@@ -34,7 +35,7 @@ def predict_table(inference: Inference, conf: Conf, table: Any) -> pa.Table:
     tables = arrow_tables.windows_of(table, conf, features.columns, size)
     windows = in_order(partial(_encoded, features), _placed(tables))
     scores = [scored(inference, window, conf.train, names) for window in windows]
-    return pa.concat_tables([schema.empty_table(), *scores])
+    return arrow_tables.with_index(pa.concat_tables([schema.empty_table(), *scores]), table)
 
 
 def _placed(tables: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, Where]]:
