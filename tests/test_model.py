@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.impl import api as autograph
 
 from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.evaluation.inference import Inference
-from tnctl.model import aliases, building, layers
+from tnctl.model import aliases, building, graph, layers
 from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
 from tnctl.tables import Workspace, aligned
@@ -337,3 +338,12 @@ def test_a_slot_may_have_its_own_initial_scale():
     }
     assert not weights[first].any()
     assert weights[second].any()
+
+
+def test_a_graph_is_saved_without_python_files(tmp_path, monkeypatch):
+    """Autograph writes them into TMPDIR, where a killed command leaves them."""
+    converted = []
+    monkeypatch.setattr(autograph, "_convert_actual", lambda *given: converted.append(given))
+    graph.save(make(), str(tmp_path))
+    assert (tmp_path / "saved_model.pb").exists()
+    assert not converted

@@ -1,11 +1,13 @@
 """The inference graph: a SavedModel that needs neither tnctl nor Keras."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import def_function
 
 from tnctl.model.building import Model
 from tnctl.model.layout import LINEAR, LINEARS, Layout
@@ -150,7 +152,21 @@ def save(model: Model, folder: str) -> None:
     signatures = signatures_of(scores, packed, slot_inputs(model.layout))
     if model.towers:
         signatures[TOWERS] = concrete(towers, packed)
-    tf.saved_model.save(module, folder, signatures=signatures)
+    save_module(module, folder, signatures)
+
+
+def save_module(module: Any, folder: str, signatures: Any, options: Any = None) -> None:
+    """Write a SavedModel as `tf.saved_model.save` does, which has no argument for autograph.
+
+    Autograph would convert what TensorFlow wraps signatures in, to the same graph, by Python files
+    in TMPDIR that stay after a kill.
+    """
+    function = def_function.function
+    def_function.function = functools.partial(function, autograph=False)
+    try:
+        tf.saved_model.save(module, folder, signatures=signatures, options=options)
+    finally:
+        def_function.function = function
 
 
 def signatures_of(

@@ -21,6 +21,7 @@ from tnctl import files
 from tnctl.documents import is_name
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
+from tnctl.model.graph import save_module
 from tnctl.serving.graph import allowed_ops
 from tnctl.serving.graph.aot_document import MOST_ROWS, Compiled, CompiledSize
 
@@ -140,7 +141,7 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
         for rows in sizes
     }
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    tf.saved_model.save(tf.Module(), to, signatures=signatures, options=options)
+    save_module(tf.Module(), to, signatures, options)
     one_size = next(iter(signatures.values()))
     return {
         f"feed_{name}": port_of(name, spec, {tf.float32, tf.int32}) for name, spec in specs.items()

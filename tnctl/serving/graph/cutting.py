@@ -26,6 +26,7 @@ from tnctl.model.graph import (
     Output,
     outputs_of,
     packed_inputs,
+    save_module,
     signatures_of,
     slot_inputs,
 )
@@ -134,7 +135,7 @@ def cut_function(
         packed,
         by_slot,
     )
-    tf.saved_model.save(module, to, signatures=signatures)
+    save_module(module, to, signatures)
     made = Part(packed, by_slot, list(outputs.values()))
     compare(function, everything, dict(zip(names, outputs, strict=True)), made, to)
     return made
