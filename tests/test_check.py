@@ -494,11 +494,26 @@ def test_a_label_that_is_never_positive(cli, tmp_path, monkeypatch):
     assert "is never 'yess' in the sample" in warning and "Its texts: 'n', 'y'" in warning
     done = cli("train", "conf=my.yaml", "data.label.positive=[yess]", "output=run", cwd=tmp_path)
     assert done.code == 1
-    rule = "with data.label.positive=['yess']"
-    assert f"{rule} every row of data.train has the same" in done.last
-    assert done.err.count(f"{rule} the first ") == 1
+    rule = "with data.label.column=click data.label.positive=['yess'] the label is 0 in "
+    assert f"{rule}all 400 rows of data.train" in done.last
+    assert done.err.count(f"{rule}the first ") == 1
     done = cli("train", "conf=my.yaml", "data.label.positive=[y]", "output=two", cwd=tmp_path)
     assert done.code == 0 and "the first" not in done.err, done.err
+
+
+@pytest.mark.parametrize("label", ["0", "1"])
+def test_a_label_that_never_varies(cli, tmp_path, label):
+    write_lines(tmp_path, [[*row[:3], label] for row in lines_of()])
+    done = cli("train", "conf=my.yaml", "output=run", cwd=tmp_path)
+    said = f"with data.label.column=click the label is {label} in all 400 rows of data.train"
+    assert (done.code, said in done.last) == (1, True), done.err
+
+
+def test_labels_that_are_all_small_do_vary(cli, tmp_path):
+    rates = ["0.2", "0.1", "0"]
+    write_lines(tmp_path, [[*row[:3], rates[k % 3]] for k, row in enumerate(lines_of())])
+    done = cli("train", "conf=my.yaml", "output=run", cwd=tmp_path)
+    assert done.code == 0, done.err
 
 
 def test_a_label_by_a_rule_is_trained_on_by_its_squared_error(cli, tmp_path):

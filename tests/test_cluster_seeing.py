@@ -137,3 +137,15 @@ def test_sketches_that_are_too_small_are_reported(capsys):
     said = capsys.readouterr().err
     assert "life.sketch is small for table embedding8: for 6% of new ids" in said
     assert "embedding4" not in said
+
+
+def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "data.label.column=never",
+                   "data.validation=null", "data.test=null")  # fmt: skip
+    rows = 0
+    for part in Path(parts).rglob("part-*.csv"):
+        head, *lines = part.read_text().splitlines()
+        part.write_text("\n".join([f"{head},never", *(f"{line},0" for line in lines), ""]))
+        rows += len(lines)
+    with pytest.raises(Failure, match=f"never the label is 0 in all {rows:,} rows of data.train"):
+        cluster_in_one_process.train_together(conf, 2)

@@ -935,7 +935,7 @@ def test_init_then_train_day_by_day(cli, tmp_path):
     arguments = ["conf=clicks.yaml", "output=wrong", "data.days=..2026-11-01"]
     done = cli("train", *arguments, "data.label.above=5", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "with data.label.above=5 all rows of 2026-11-01 have the same label" in done.err
+    assert " data.label.above=5 the label is 0 in all 800 rows of 2026-11-01" in done.err
 
 
 def test_a_folder_of_days_says_how_they_are_trained_day_by_day(cli, tmp_path):

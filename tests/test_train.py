@@ -427,9 +427,6 @@ def test_of_one_class_there_is_no_auc_anywhere(workspace, cli):
     assert evaluated["auc"] is None and evaluated["logloss"] == report["logloss"]
     shown = json.loads(cli("checkpoint", "list", "run", "--json", cwd=workspace).out)
     assert [entry["value"] for entry in shown] == [None, None]
-    # So it is with data.train, while training.
-    train(cli, workspace, "data.train=others.csv", "data.validation=null", "output=none")
-    assert report_of(workspace / "none")["epochs"][0]["running_auc"] is None
 
 
 def test_groups_and_weights(workspace, cli):

@@ -77,13 +77,13 @@ class StepDone:
 
 @dataclass(frozen=True)
 class LabelsEqual:
-    """By a `rule` of the conf about a `column`, the first `examples` have the same label.
+    """By keys of the conf, its `source`, the main head's label of the first `examples` is `only`.
 
     These are many examples, or all of a `day`.
     """
 
-    rule: str
-    column: str
+    source: str
+    only: int
     examples: int
     day: str | None = None
 

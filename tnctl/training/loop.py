@@ -37,15 +37,17 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     while state.position.epoch < conf.train.epochs:
         epoch = state.position.epoch + 1
         figures = yield from _train_pass(conf, state, workers)
-        rule = _rule_without_effect(conf, workers, figures.running_auc) if epoch == 1 else None
-        if rule is not None and figures.day is None:
-            says, column = rule
-            raise Failure(
-                f"with {says} every row of data.train has the same label, and nothing can be "
-                f"learned. tnctl check shows what column '{column}' has"
-            )
-        if rule is not None:  # a day may have one class alone
-            yield events.LabelsEqual(*rule, figures.examples, figures.day)
+        only = state.sums.only_label if state.sums is not None and epoch == 1 else None
+        if only is not None:
+            source = _source_of_label(conf.data, workers)
+            if figures.day is None:
+                raise Failure(
+                    f"with {source} the label is {only} in all {figures.examples:,} rows of "
+                    "data.train, and nothing can be learned. `tnctl check` shows what the column "
+                    "has; mend it, or name another"
+                )
+            # A day may have one class alone.
+            yield events.LabelsEqual(source, only, figures.examples, figures.day)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -94,19 +96,14 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     )
 
 
-def _rule_without_effect(conf: Conf, workers: Workers, auc: float | None) -> tuple[str, str] | None:
-    """The rule of the main head's label, if all rows with this AUC have one class by it."""
-    is_of_one_class = auc is None and has_classes(conf.train.loss)
-    return _rule_of_classes(conf.data, workers) if is_of_one_class else None
-
-
-def _rule_of_classes(data: Data, workers: Workers) -> tuple[str, str] | None:
-    """What makes classes of the main head's label, as the conf says it, and the label's column."""
+def _source_of_label(data: Data, workers: Workers) -> str:
+    """Where the main head's label comes from, as the conf says it."""
     [(_, _, place), *_] = labelled_heads(workers.model)
     key, label = list(label_keys(data).items())[place]
+    source = f"{key}.column={label.column}"
     if label.positive is not None:
-        return f"{key}.positive=[{', '.join(map(quoted, label.positive))}]", label.column
-    return None if label.above is None else (f"{key}.above={label.above:g}", label.column)
+        return f"{source} {key}.positive=[{', '.join(map(quoted, label.positive))}]"
+    return source if label.above is None else f"{source} {key}.above={label.above:g}"
 
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
@@ -132,9 +129,10 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         yield events.StepDone(current, number)
         is_first_pass = state.position.epoch == 0 and state.position.day is None
         if is_first_pass and examples < MANY <= current.sums.examples:
-            rule = _rule_without_effect(conf, workers, current.sums.area())
-            if rule is not None:
-                yield events.LabelsEqual(*rule, current.sums.examples)
+            only = current.sums.only_label
+            if only is not None:
+                source = _source_of_label(conf.data, workers)
+                yield events.LabelsEqual(source, only, current.sums.examples)
         number += 1
     yield events.PassTrained(current)
 

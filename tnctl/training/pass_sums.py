@@ -39,11 +39,14 @@ class PassSums:
     """the same two since the last line of the log"""
     since_losses: float = 0.0
     auc: StreamingAuc = field(default_factory=StreamingAuc)
+    fractions: bool = False
+    """whether this process has seen a label between 0 and 1"""
 
     def add(self, loss: float, logits: Any, labels: Any) -> None:
         """Add a step: its mean loss, logits and labels float32 [B] of the main head."""
         if self.classes:
             self.auc.update(np.ascontiguousarray(logits), np.ascontiguousarray(labels))
+            self.fractions = self.fractions or bool((labels % 1).any())
         self.losses += loss * len(logits)
         self.since_losses += loss * len(logits)
         self.examples += len(logits)
@@ -56,6 +59,12 @@ class PassSums:
     def area(self) -> float | None:
         """The AUC so far; None where labels are no classes, or of one class only."""
         return self.auc.result() if self.classes else None
+
+    @property
+    def only_label(self) -> int | None:
+        """The label of all examples so far, 0 or 1; None where they have several."""
+        clicks, others = (bool(counts.any()) for counts in self.auc.counts)
+        return None if self.fractions or clicks == others else int(clicks)
 
     def loss_since(self) -> float:
         """The mean loss since the last call."""
