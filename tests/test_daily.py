@@ -320,6 +320,16 @@ def test_every_day_is_evaluated_before_it_is_trained(_three, cli, tmp_path):
     assert digest(newest(str(folder / "run"))) == digest(newest(str(_three / "run")))
 
 
+def test_checkpoints_are_listed_with_the_evaluation_of_their_day(_three, cli):
+    """Of the last day trained, before it was trained: the first day has none."""
+    done = cli("checkpoint", "list", "run", "--json", cwd=_three)
+    assert done.code == 0, done.err
+    values = {entry["day"]: entry["value"] for entry in json.loads(done.out)}
+    days = {day["day"]: day["before"] for day in report_of(_three)["days"]}
+    assert values == {day: before and before["auc"] for day, before in days.items()}
+    assert f"{values['2024-01-03']:.5f}" in cli("checkpoint", "list", "run", cwd=_three).out
+
+
 def test_the_same_command_again_does_nothing(three, cli):
     times = {path: path.stat().st_mtime_ns for path in three.rglob("*") if path.is_file()}
     done = cli(*TRAIN, cwd=three)

@@ -106,7 +106,7 @@ class Entry:
     bytes: int
     saved: str | None  # when, in ISO 8601
     monitor: str | None
-    value: float | None  # of the monitored metric, of these weights
+    value: float | None  # of the monitored metric, of these weights or of their last day
     finished: bool
     best: bool
     problem: str | None
@@ -155,10 +155,16 @@ def monitored(checkpoints: list[Stored]) -> str | None:
 
 
 def value_of(content: CheckpointManifest | None, monitor: str | None) -> float | None:
-    """The monitored metric of a checkpoint's weights; None where they were not evaluated."""
+    """The monitored metric of a checkpoint's weights; None where they were not evaluated.
+
+    Of a run by days that evaluates nothing else it is that of its last day, before it was trained.
+    """
     if content is None or monitor is None:
         return None
-    return number_of(content.validation or {}, monitor)
+    figures = content.validation
+    if content.days and not content.metrics.evaluations:
+        figures = content.days[-1].before
+    return number_of(figures or {}, monitor)
 
 
 def best_steps(checkpoints: list[Stored]) -> set[int]:
