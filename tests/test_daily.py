@@ -325,8 +325,8 @@ def test_checkpoints_are_listed_with_the_evaluation_of_their_day(_three, cli):
     done = cli("checkpoint", "list", "run", "--json", cwd=_three)
     assert done.code == 0, done.err
     values = {entry["day"]: entry["value"] for entry in json.loads(done.out)}
-    days = {day["day"]: day["before"] for day in report_of(_three)["days"]}
-    assert values == {day: before and before["auc"] for day, before in days.items()}
+    days = report_of(_three)["days"]
+    assert values == {day["day"]: day["before"] and day["before"]["auc"] for day in days}
     assert f"{values['2024-01-03']:.5f}" in cli("checkpoint", "list", "run", cwd=_three).out
 
 
@@ -449,12 +449,15 @@ def test_a_broken_day_is_refused_before_it_is_trained(three, cli):
     done = cli(*TRAIN, "accept=true", cwd=three)
     assert done.code == 0, done.err
     assert "2024-01-04 is trained all the same (accept=true): slots.item_id" in done.err
-    assert "slots.item_id" in report_of(three)["days"][3]["accepted"][0]
+    accepted = report_of(three)["days"][3]
+    assert "slots.item_id" in accepted["accepted"][0]
+    assert accepted["changes"]["item_id"]["new_ids"] == 1
     assert days_in(three)[-1] == "2024-01-05"
     path.write_bytes(whole)
     done = cli(*TRAIN[:2], "output=other", cwd=three)
     assert done.code == 0, done.err
     assert report_of(three, "other")["days"][3]["accepted"] == []
+    assert "changes" not in report_of(three, "other")["days"][3]
 
 
 @pytest.mark.parametrize(

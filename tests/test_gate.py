@@ -10,7 +10,9 @@ import pytest
 
 from tnctl import documents, schema
 from tnctl.data.batches import taken
+from tnctl.data.day_records import DayRecord
 from tnctl.data.statistics import Statistics
+from tnctl.errors import UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.model.parameters import LocalParameters
@@ -250,6 +252,90 @@ def test_thresholds(week, name, change, threshold):
     columns[name] = change(columns[name])
     assert judged(week, columns)
     assert judged(week, columns, **threshold) == []
+
+
+def test_a_list_without_values_has_no_ids():
+    """Where missing=value each example has one, of missing values."""
+    model = model_of(slots={"tags": {"separator": "|", "missing": "value"}}, numeric={})
+    days = [looked(model, columns_of(day)) for day in range(3)]
+    assert findings(Gate(), days[2], days[:2]) == []
+    columns = columns_of(3)
+    columns["tags"] = [""] * ROWS
+    empty = looked(model, columns)
+    assert (empty.inputs["tags"].length, empty.inputs["tags"].coverage) == (0, 1)
+    [finding] = findings(Gate(), empty, days)
+    assert finding.sentence.startswith("slots.tags: 0 ids per example that has any, 2.")
+    assert findings(Gate(), looked(model, columns), [empty]) == []
+
+
+def rotating(days, period, rows=400):
+    """Days of a slot of 12 campaigns, all of which others replace after each period."""
+    model = model_of(slots={"campaign": {}, "device": {}}, numeric={})
+    for day in range(days):
+        random = np.random.default_rng(day)
+        columns = {
+            "campaign": [f"c{day // period}.{drawn}" for drawn in zipf(random, rows, 12, 0.3)],
+            "device": [f"d{drawn}" for drawn in zipf(random, rows, 3)],
+            "label": (random.random(rows) < 0.2).astype(float),
+        }
+        yield looked(model, columns)
+
+
+def recorded(number, accepted=()):
+    """A day's record as a checkpoint keeps it once other days are compared to."""
+    changes = {finding.name: finding.changes for finding in accepted if finding.changes} or None
+    record = DayRecord(
+        day=str(number + 1), number=number, first_step=1, last_step=1, rows=1, before=None,
+        changes=changes,
+    )  # fmt: skip
+    return documents.parse(DayRecord, json.dumps(documents.plain(record.summary())).encode())
+
+
+def test_a_change_like_an_accepted_one_is_ordinary():
+    """Of 70 days of a slot that rotates every ten days only the first change is refused."""
+    days, record, refused = [], [], []
+    for number, day in enumerate(rotating(70, period=10)):
+        reasons = findings(Gate(), day, days[-7:], gate.ordinary(record))
+        refused += [number] if reasons else []
+        assert {finding.name for finding in reasons} <= {"campaign"}
+        record.append(recorded(number, reasons))
+        days.append(day)
+    assert refused == [10]
+    assert findings(Gate(), days[20], days[13:20])  # the next change, had none been accepted
+    assert record[10].changes["campaign"].keys() == {"new_ids", "stability"}
+    assert "changes" not in documents.plain(record[11])
+    # It is the campaign's, of these thresholds: other slots and greater changes are still refused.
+    of_campaign = gate.ordinary(record)
+    device = replace(days[-1].inputs["device"], coverage=0.1)
+    campaign = replace(days[-1].inputs["campaign"], coverage=0.1)
+    broken = replace(days[-1], inputs={"device": device, "campaign": campaign})
+    names = {finding.name for finding in findings(Gate(), broken, days[-7:], of_campaign)}
+    assert names == {"device", "campaign"}
+
+
+def test_a_greater_change_than_the_accepted_one_is_refused(week):
+    _, days = week
+    device = days[-1].inputs["device"]
+
+    def with_coverage(coverage):
+        inputs = {**days[-1].inputs, "device": replace(device, coverage=coverage)}
+        return replace(days[-1], inputs=inputs)
+
+    [finding] = findings(Gate(), with_coverage(0.6), days)
+    assert finding.changes == {"coverage": pytest.approx(0.4)}
+    known = gate.ordinary([recorded(1), recorded(2, [finding])])
+    assert findings(Gate(), with_coverage(0.6), days, known) == []
+    assert findings(Gate(), with_coverage(0.3), days, known)
+    [gone] = findings(Gate(), with_coverage(0.0), days, known)
+    assert findings(Gate(), with_coverage(0.0), days, gate.ordinary([recorded(3, [gone])])) == []
+
+
+def test_exempt_inputs(week):
+    columns = {**columns_of(4), "device": [None] * ROWS, "price": np.zeros(ROWS)}
+    assert len(judged(week, columns)) == 2
+    assert judged(week, columns, exempt=["device", "price"]) == []
+    with pytest.raises(UserError, match=r"^gate.exempt: no slot .* devise. Did you mean 'device'"):
+        model_of(gate={"exempt": ["devise"]})
 
 
 def test_numbers_as_labels():

@@ -38,6 +38,8 @@ def _day(text: str) -> str:
 
 
 DayName = Annotated[str, AfterValidator(_day)]
+# The sizes of changes of an input, by the thresholds of `gate` that they are measured by.
+Changes = dict[Name, Finite]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class OfInput:
     occurrences: Count
     """ids, or numbers"""
     length: Finite
-    """ids of an example that has any"""
+    """ids of an example that has any; 0 where all are the id of missing values"""
     distinct: Finite | None
     """distinct ids, within 1.6 %; None of numbers"""
     known: Finite | None
@@ -129,8 +131,9 @@ class DayRecord:
     `number` is the day's on the clock of the tables; `last_step` is None while it is trained.
     `before` has the metrics of the model on the day before it is trained on it, `new_ids` the
     share of occurrences of ids without a row by slot, `accepted` the findings of the gate that the
-    user accepted, `evicted` the rows that were removed at the day's end by group. `files` and
-    `statistics` are kept of the last days with rows, to which the gate compares the next one.
+    user accepted, and `changes` their sizes by input. `evicted` has the rows that were removed at
+    the day's end by group. `files` and `statistics` are kept of the last days with rows, to which
+    the gate compares the next one.
     """
 
     day: DayName
@@ -144,6 +147,7 @@ class DayRecord:
     files: list[Fingerprint] | None = omitted()
     statistics: OfDay | None = omitted()
     evicted: dict[Name, Count] | None = omitted()
+    changes: dict[Name, Changes] | None = omitted()
 
     def summary(self) -> "DayRecord":
         """The same without what only the gate needs, as reports and logs have it."""

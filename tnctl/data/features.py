@@ -81,6 +81,15 @@ class Features:
         inputs = [numeric.numbers for numeric in self.conf.numeric.values()]
         return sum(inputs) + sum(self._indicators.values())
 
+    @property
+    def missing_ids(self) -> dict[str, np.uint64]:
+        """The id of missing values, of each slot that has one."""
+        return {
+            name: encoder.missing_id
+            for name, encoder in self._encoders.items()
+            if encoder.slot.missing == "value"
+        }
+
     def encode(self, table: pa.Table, where: Where) -> Batch:
         """All rows of `table`, which has at least `self.columns`.
 

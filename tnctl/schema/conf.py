@@ -72,6 +72,12 @@ class Conf(Section):
         self._check_groups()
         self._check_rows()
         self._check_life()
+        inputs = self.slots | self.numeric
+        for name in [name for name in self.gate.exempt if name not in inputs]:
+            raise UserError(
+                f"gate.exempt: no slot and no numeric input is called {name}. "
+                f"{did_you_mean(name, inputs)}"
+            )
 
     def _check_names(self) -> None:
         """Inputs become arguments of the graph, by their names."""

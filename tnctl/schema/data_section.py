@@ -229,3 +229,4 @@ class Gate(Section):
         1_000_000_000,
         "the most that an input's population stability index may be (0.25 is a large shift)",
     )
+    exempt: list[str] = key(list, "slots and numeric inputs that are not compared")

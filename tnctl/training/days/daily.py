@@ -118,8 +118,8 @@ class Daily:
         """Evaluate the model on a day, compare the day to earlier ones, and return its new record.
 
         `previous` is the number of the day before, 0 where there is none. One pass over the day's
-        data. On the first day of a new model there is nothing to evaluate. Raises Failure when the
-        day is empty, or not as days were before, unless `accept`.
+        data. The first day of a new model is not evaluated. Raises Failure, unless `accept`, when
+        the day is empty or not as days were before.
         """
         conf = conf_of_day(self.conf, day)
         data = fingerprints(files_of(conf, "train"))
@@ -143,11 +143,12 @@ class Daily:
                     f"{day} has no row ({data[0].file}). Nothing is trained on it; write its "
                     "files again, or accept=true to train without it"
                 ) from error
-            looked, unusual = figures.result(), ["it has no row"]
+            looked, unusual = figures.result(), [gate.Anomaly("it has no row", 1.0)]
+        sentences = [finding.sentence for finding in unusual]
         if not looked.examples:
             say(f"{day} has no row and is passed over (accept=true)")
         elif unusual:
-            say(f"{day} is trained all the same (accept=true): {'; '.join(unusual)}")
+            say(f"{day} is trained all the same (accept=true): {'; '.join(sentences)}")
         entry = DayRecord(
             day=day,
             number=day_number(day, previous),
@@ -160,19 +161,23 @@ class Daily:
                 for name, figure in looked.inputs.items()
                 if figure.known is not None and not is_new
             },
-            accepted=unusual,
+            accepted=sentences,
             files=data,
             statistics=looked if looked.examples else None,
+            changes={change.name: change.changes for change in unusual if change.changes} or None,
         )
         self.record.append(entry)
-        # Older days are no longer compared to: what only the gate needs of them is dropped.
-        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
-        for number in with_rows[: -self.conf.gate.days]:
-            self.record[number] = self.record[number].summary()
+        self._shorten_record()
         if metrics is not None:
             line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
             say(f"{day}  before it is trained: {line}")
         return entry
+
+    def _shorten_record(self) -> None:
+        """Drop what only the gate needs of days that are too old to be compared to."""
+        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
+        for number in with_rows[: -self.conf.gate.days]:
+            self.record[number] = self.record[number].summary()
 
     def add_evicted(self, removed: dict[str, int]) -> None:
         """Record rows, by group, that were removed at the end of the day under way."""
@@ -194,7 +199,7 @@ class Daily:
         recent: list[OfDay],
         metrics: dict[str, Any] | None,
         model: Model,
-    ) -> list[str]:
+    ) -> list[gate.Anomaly]:
         """What the gate finds in an accepted day. Raises Failure for findings not accepted."""
         names = [entry.day for entry in self.record if entry.statistics is not None]
         for name, earlier in zip(names[-len(recent) :], recent, strict=True):
@@ -202,7 +207,7 @@ class Daily:
                 say(f"{day} seems to have the very rows of {name}: is it the right data?")
         if not self.conf.gate.enabled:
             return []
-        findings = gate.findings(self.conf.gate, looked, recent)
+        findings = gate.findings(self.conf.gate, looked, recent, gate.ordinary(self.record))
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
@@ -220,4 +225,4 @@ class Daily:
                 f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; repair "
                 "its files, or accept=true to train it all the same"
             )
-        return [finding.sentence for finding in findings]
+        return findings

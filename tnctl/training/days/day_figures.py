@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch, joined
 from tnctl.data.day_records import OfDay, OfInput
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import Model
 from tnctl.model.layout import TableLayout
 from tnctl.tables.columns import mix64
@@ -84,9 +85,11 @@ class Repeats:
 class _Ids:
     """The counts of a slot."""
 
-    def __init__(self, new: bool) -> None:
+    def __init__(self, new: bool, missing: np.uint64 | None) -> None:
+        """`missing` is the id of missing values, if the slot has one."""
         self.repeats = Repeats() if new else None
-        self.present = self.occurrences = self.looked_up = self.known = 0
+        self.missing = missing
+        self.present = self.occurrences = self.values = self.looked_up = self.known = 0
         self.histogram = np.zeros(BUCKETS, np.int64)
         self.distinct = Distinct()
 
@@ -94,6 +97,9 @@ class _Ids:
         """Count ids; their places in the histogram."""
         self.present += present
         self.occurrences += len(ids)
+        self.values += len(ids)
+        if self.missing is not None:
+            self.values -= int(np.count_nonzero(ids == self.missing))
         hashes = mix64(ids)
         places = (hashes >> np.uint64(58)).view(np.int64)
         self.histogram += np.bincount(places, minlength=BUCKETS)
@@ -118,7 +124,9 @@ class DayFigures:
         self._squared = model.conf.train.loss.name == "mse"
         layout = model.layout
         is_new = contains is None
-        self._slots = {name: _Ids(is_new) for table in layout.tables for name in table.slots}
+        missing = features_of(model.conf, model).missing_ids
+        names = [name for table in layout.tables for name in table.slots]
+        self._slots = {name: _Ids(is_new, missing.get(name)) for name in names}
         self._numeric = {
             name: slice(column - layout.numeric_at, column - layout.numeric_at + width)
             for name, (column, width) in layout.numeric_columns.items()
@@ -246,7 +254,7 @@ class DayFigures:
         return OfInput(
             coverage=counted.present / max(self.examples, 1),
             occurrences=counted.occurrences,
-            length=counted.occurrences / max(counted.present, 1),
+            length=counted.occurrences / max(counted.present, 1) if counted.values else 0.0,
             distinct=distinct,
             known=known,
             histogram=counted.histogram.tolist(),

@@ -11,12 +11,13 @@ that breaks off in the middle varies from block to block, and would excuse itsel
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from tnctl.data.day_records import OfDay, OfInput
+from tnctl.data.day_records import Changes, DayRecord, OfDay, OfInput
 from tnctl.schema import Gate
 from tnctl.training.days.day_figures import FEWEST, LABEL
 
@@ -25,6 +26,7 @@ EVEN = 0.25
 DEVIATIONS = 4.0  # standard deviations by which a threshold is widened
 GONE = 0.1  # an input with less than this share of its coverage is missing, whatever the thresholds
 RANKS_BACKWARDS = 0.45  # an AUC below this means inverted labels
+LIKE_ACCEPTED = 1.25  # how many times an accepted change another one may be, and be ordinary
 NAMED = 4  # findings that the error lists
 
 
@@ -35,12 +37,42 @@ class Anomaly:
     sentence: str
     weight: float
     """how many times its threshold it is"""
+    name: str = ""
+    """the input, empty of labels"""
+    changes: Changes = field(default_factory=dict)
+    """all changes of the input that are beyond their thresholds"""
 
 
-def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Anomaly]:
+class Change(NamedTuple):
+    """A change of an input beyond a threshold of `gate`, which `threshold` names."""
+
+    threshold: str
+    size: float  # in the unit of the threshold
+    sentence: str  # in which `{days}` is to be filled in
+    weight: float
+
+
+def ordinary(record: Iterable[DayRecord]) -> dict[str, Changes]:
+    """By input, the largest changes that are ordinary because like ones were accepted."""
+    largest: dict[str, Changes] = {}
+    for entry in record:
+        for name, changes in (entry.changes or {}).items():
+            of_input = largest.setdefault(name, {})
+            for threshold, size in changes.items():
+                of_input[threshold] = max(of_input.get(threshold, 0.0), size * LIKE_ACCEPTED)
+    return largest
+
+
+def findings(
+    gate: Gate,
+    day: OfDay,
+    recent: Sequence[OfDay],
+    accepted: Mapping[str, Changes] | None = None,
+) -> list[Anomaly]:
     """The differences beyond the thresholds, the worst first: of each input only the simplest.
 
     `recent` are the days to compare to, the oldest first; without any there are no findings.
+    `accepted` is what `ordinary` gives.
     """
     if not recent:
         return []
@@ -49,10 +81,15 @@ def findings(gate: Gate, day: OfDay, recent: Sequence[OfDay]) -> list[Anomaly]:
     deviations = []
     for name, figures in day.inputs.items():
         usual = [earlier.inputs[name] for earlier in recent if name in earlier.inputs]
-        if usual and (of_input := list(_of_input(gate, figures, usual, examples))):
-            kind = "" if name.startswith(LABEL + " ") else "numeric." if figures.edges else "slots."
-            text, worst = of_input[0][0].format(days=days), max(weight for _, weight in of_input)
-            deviations.append(Anomaly(f"{kind}{name}: {text}", worst))
+        if not usual or name in gate.exempt:
+            continue
+        known = (accepted or {}).get(name, {})
+        if changes := list(_of_input(gate, figures, usual, examples, known)):
+            is_label = name.startswith(LABEL + " ")
+            kind = "" if is_label else "numeric." if figures.edges else "slots."
+            text, worst = changes[0].sentence.format(days=days), max(c.weight for c in changes)
+            sizes = {} if is_label else {c.threshold: round(c.size, 4) for c in changes}
+            deviations.append(Anomaly(f"{kind}{name}: {text}", worst, name, sizes))
     for name, rate in day.labels.items():
         rates = [earlier.labels[name] for earlier in recent if name in earlier.labels]
         if f"{LABEL} {name}" in day.inputs or not rates:
@@ -99,26 +136,13 @@ def backwards(auc: float, recent: Sequence[float]) -> Anomaly:
 
 
 def _of_input(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float
-) -> Iterator[tuple[str, float]]:
-    """Findings of one input with weights, the simplest first; `{days}` is to be filled in."""
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float, accepted: Changes
+) -> Iterator[Change]:
+    """What of one input is beyond the thresholds, and beyond what was accepted; simplest first."""
     effect = statistics.median(day.design_effect for day in recent)
-    yield from _coverage(
-        gate, now, recent, examples / statistics.median(day.coverage_effect for day in recent)
-    )
-    lengths = [day.length for day in recent if day.occurrences]
-    if now.occurrences and lengths and now.edges is None:
-        factor = _factor(now.length, min(lengths), max(lengths))
-        draws = effective_size(
-            now.occurrences, [day.occurrences for day in recent if day.occurrences]
-        ) / statistics.median(day.length_effect for day in recent)
-        allowed = gate.length * (1 + DEVIATIONS / math.sqrt(draws))
-        if factor > allowed:
-            yield (
-                f"{now.length:.3g} ids per example that has any, {_span(lengths, '{:.3g}')} on the "
-                f"{{days}} before (gate.length={gate.length:g})",
-                _weight(factor, allowed),
-            )
+    independent = examples / statistics.median(day.coverage_effect for day in recent)
+    yield from _coverage(gate, now, recent, independent, accepted.get("coverage", 0.0))
+    yield from _length(gate, now, recent, accepted.get("length", 0.0))
     known = [day.known for day in recent if day.known is not None]
     if now.known is not None and known:
         draws = (
@@ -127,35 +151,64 @@ def _of_input(
             )
             / effect
         )
-        least = min(known) * (1 - gate.new_ids) - DEVIATIONS / 2 / math.sqrt(draws)
+        most = max(gate.new_ids, accepted.get("new_ids", 0.0))
+        least = min(known) * (1 - most) - DEVIATIONS / 2 / math.sqrt(draws)
         if now.known < least:
             new = [1 - day for day in known]
-            yield (
+            yield Change(
+                "new_ids",
+                1 - now.known / min(known),
                 f"{1 - now.known:.1%} of its occurrences are of ids without a row, "
                 f"{_span(new, '{:.1%}')} on the {{days}} before (gate.new_ids={gate.new_ids:g})",
                 1 + (least - now.known) / max(min(known), 1e-9),
             )
-    yield from _distinct(gate, now, recent)
-    yield from _stability(gate, now, recent, effect)
+    yield from _distinct(gate, now, recent, accepted.get("distinct", 0.0))
+    yield from _stability(gate, now, recent, effect, accepted.get("stability", 0.0))
 
 
 def _coverage(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float
-) -> Iterator[tuple[str, float]]:
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float, accepted: float
+) -> Iterator[Change]:
     usual = [day.coverage for day in recent]
     low, high = min(usual), max(usual)
     apart = max(low - now.coverage, now.coverage - high)
-    allowed = gate.coverage + DEVIATIONS / 2 / math.sqrt(max(examples, 1))
-    gone = now.coverage < GONE * low and low * examples >= FEWEST
+    allowed = max(gate.coverage, accepted) + DEVIATIONS / 2 / math.sqrt(max(examples, 1))
+    gone = now.coverage < GONE * low and low * examples >= FEWEST and apart > accepted
     if apart > allowed or gone:
-        yield (
+        yield Change(
+            "coverage",
+            apart,
             f"coverage {now.coverage:.1%}, {_span(usual, '{:.1%}')} on the {{days}} before "
             f"(gate.coverage={gate.coverage:g})",
             10.0 if gone else apart / max(allowed, 1e-9),
         )
 
 
-def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[tuple[str, float]]:
+def _length(
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], accepted: float
+) -> Iterator[Change]:
+    days = [day for day in recent if day.occurrences]
+    if not now.occurrences or not days or now.edges is not None:
+        return
+    lengths = [day.length for day in days]
+    # Below 1 are only days whose ids are all that of missing values, which is one of an example.
+    factor = _factor(max(now.length, 1), max(min(lengths), 1), max(*lengths, 1))
+    draws = effective_size(now.occurrences, [day.occurrences for day in days])
+    draws /= statistics.median(day.length_effect for day in recent)
+    allowed = max(gate.length, accepted) * (1 + DEVIATIONS / math.sqrt(draws))
+    if factor > allowed:
+        yield Change(
+            "length",
+            factor,
+            f"{now.length:.3g} ids per example that has any, {_span(lengths, '{:.3g}')} on the "
+            f"{{days}} before (gate.length={gate.length:g})",
+            _weight(factor, allowed),
+        )
+
+
+def _distinct(
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], accepted: float
+) -> Iterator[Change]:
     """More examples may have more distinct ids, at most in proportion."""
     pairs = [(day.distinct, day.occurrences) for day in recent if day.distinct]
     if not now.distinct or not pairs:
@@ -163,10 +216,12 @@ def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[t
     most = max(ids * max(now.occurrences / all_, 1) for ids, all_ in pairs)
     least = min(ids * min(now.occurrences / all_, 1) for ids, all_ in pairs)
     factor = _factor(now.distinct, least, most)
-    allowed = gate.distinct * (1 + DEVIATIONS / math.sqrt(now.distinct))
+    allowed = max(gate.distinct, accepted) * (1 + DEVIATIONS / math.sqrt(now.distinct))
     if factor > allowed:
         counts = [ids for ids, _ in pairs]
-        yield (
+        yield Change(
+            "distinct",
+            factor,
             f"{now.distinct:,.0f} distinct ids, {_span(counts, '{:,.0f}')} on the {{days}} before "
             f"(gate.distinct={gate.distinct:g})",
             _weight(factor, allowed),
@@ -174,8 +229,8 @@ def _distinct(gate: Gate, now: OfInput, recent: Sequence[OfInput]) -> Iterator[t
 
 
 def _stability(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], effect: float
-) -> Iterator[tuple[str, float]]:
+    gate: Gate, now: OfInput, recent: Sequence[OfInput], effect: float, accepted: float
+) -> Iterator[Change]:
     """An input that changes every day may change as much again."""
     size = len(now.histogram)
     days = [day for day in recent if len(day.histogram) == size and day.occurrences]
@@ -187,9 +242,11 @@ def _stability(
     steps = [stability_index(following, previous) for previous, following in pairs]
     usual = statistics.median(steps) if steps else 0.0
     chance = effect * (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
-    allowed = gate.stability + usual + 2 * chance
+    allowed = max(gate.stability + usual, accepted) + 2 * chance
     if index > allowed:
-        yield (
+        yield Change(
+            "stability",
+            index,
             f"population stability index {index:.2f}, {usual:.2f} from day to day before "
             f"(gate.stability={gate.stability:g})",
             index / max(allowed, 1e-9),
