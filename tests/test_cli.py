@@ -17,6 +17,7 @@ COMMANDS = {
     "check": ["conf", "rows", "format"],
     "prepare": ["conf", "to"],
     "train": ["conf", "overwrite", "golden"],
+    "rollback": ["step", "day"],
     "import": ["tensornet", "conf", "tables", "dense"],
     "evaluate": ["conf", "checkpoint"],
     "predict": ["conf", "checkpoint", "to", "format"],
@@ -90,7 +91,7 @@ def test_help_of_a_command(process, tmp_path, command):
         assert not keys & {"train.epochs", "data.train", "data.shuffle", "optimizer.linear.name"}
     if command == "split-graph":
         assert keys == {"output"}
-    no_conf = ("init", "runs", "checkpoint", "completion")
+    no_conf = ("init", "rollback", "runs", "checkpoint", "completion")
     for group in () if command in no_conf else ("data", "recipe"):
         for path in (shipped.folder("conf") / group).glob("*.yaml"):
             assert path.stem in done.out

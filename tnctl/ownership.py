@@ -370,14 +370,6 @@ def _is_cut_list(url: str) -> bool:
     return _begins_as_list(text) and not text.endswith(b'"\n}\n')
 
 
-def move(content: Survey, format: Format, to: str) -> None:
-    """Move the files of a folder that tnctl wrote to a folder that does not exist yet."""
-    Claims(to, format).take(content.owned)
-    for name in content.owned:
-        files.move_file(files.join(content.folder, name), files.join(to, name))
-    folders.remove(content.folder, content.owned, content.subfolders, content.lists)
-
-
 def remove(content: Survey, format: Format, itself: bool = True) -> None:
     """Remove the files of a folder that tnctl wrote, and the folder if nothing else is in it.
 

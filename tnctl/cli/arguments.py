@@ -23,6 +23,8 @@ ARGUMENTS = {
     "golden": "how many raw validation rows are kept with a model (default 200; 0: none)",
     "label": "the column of the label (default: by names and values)",
     "positive": "the texts of the label that count as 1, by commas",
+    "step": "the steps of the checkpoint to go back to",
+    "day": "the day at whose end the checkpoint to go back to was saved",
     "keep": "how many of the newest checkpoints stay",
     "precision": "how the floats of embeddings are stored: float32, float16 or int8",
     "only": "slots, by commas, whose rows are exported (default: all)",

@@ -155,7 +155,7 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
         if used(command, path):
             named = (f"{branch}.{name}.{rest}" for name in names.get(branch, []))
             paths += named if rest else [path]
-    if command not in ("split-graph", "export-embeddings", "init"):
+    if command not in ("split-graph", "export-embeddings", "init", "rollback"):
         paths += [
             *groups_of(command),
             *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ()),

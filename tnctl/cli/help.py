@@ -30,6 +30,7 @@ USED = {
     "verify-serving": ("output", "data", "train.threads", *ON_WORKERS),
     "checkpoint": (),
     "completion": (),
+    "rollback": (),
     "runs": (),
     "fold": (),
     "init": (),

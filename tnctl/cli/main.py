@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "look at a conf and a sample of its data before anything is trained",
     "prepare": "write the data of a conf as ids, for training that parses nothing",
     "train": "train a conf and save its model",
+    "rollback": "set back a run to an earlier checkpoint, from which training goes on",
     "import": "begin a run with the weights that TensorNet has trained",
     "evaluate": "the metrics of a trained model on its test or validation data",
     "predict": "write a model's scores of data.test, in file order, beside columns of the data",

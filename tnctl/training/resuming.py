@@ -1,11 +1,10 @@
 """What a run is resumed from: its newest whole checkpoint, if conf and data are the same."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
-from tnctl import files, manifest, ownership
+from tnctl import files, manifest
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import name_of, newest_first, split
@@ -21,13 +20,12 @@ from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, bare_conf, is_masked
 from tnctl.model.building import Model
-from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Train, differences
-from tnctl.training import early_stopping, pass_sums
+from tnctl.training import early_stopping, pass_sums, run_folder
 from tnctl.training.pass_position import FROM_SCRATCH
-from tnctl.training.run_folder import DAMAGED, NOT_COMPARED
+from tnctl.training.run_folder import NOT_COMPARED
 from tnctl.training.state import RunState
 
 
@@ -151,20 +149,12 @@ def load_newest(
 
 
 def set_aside(output: str, folder: str) -> None:
-    """Move a checkpoint that cannot be used to `damaged`, where no later one gets its name.
-
-    Files in it that tnctl did not write are not moved.
-    """
-    checkpoint = ownership.survey(folder, CHECKPOINT)
-    if files.is_link(folder) or not checkpoint.owned:
+    """Move a checkpoint that cannot be used to `damaged`."""
+    to = run_folder.set_aside(output, folder, run_folder.DAMAGED)
+    if to is None:
         say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
-        return
-    name = split(folder)[1]
-    taken = files.list_folder(files.join(output, DAMAGED))
-    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
-    to = files.join(output, f"{DAMAGED}/{next(free for free in names if free not in taken)}")
-    ownership.move(checkpoint, CHECKPOINT, to)
-    say(f"{folder} cannot be used, and is now {to}")
+    else:
+        say(f"{folder} cannot be used, and is now {to}")
 
 
 def check_data(conf: Conf, checkpoint: Checkpoint) -> None:

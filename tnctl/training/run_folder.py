@@ -1,12 +1,14 @@
 """The folder of a run: the files that it has, which data must not be, and their removal."""
 
+import itertools
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tnctl import files, limits, manifest, ownership
+from tnctl import files, folders, limits, manifest, ownership
 from tnctl.checkpoint import listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import split
 from tnctl.data.days import folders_of_days
 from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
@@ -25,7 +27,9 @@ LOG = "log.jsonl"
 PAGE = "report.html"
 BASELINE = "baseline.json"
 DAMAGED = "damaged"
+ROLLED_BACK = "rolled_back"
 TENSORBOARD = "tensorboard"
+FOLDERS = (CHECKPOINTS, DAMAGED, ROLLED_BACK, TENSORBOARD, WORKER_LOGS)
 PREDICTIONS = "predictions"
 # The formats, and suffixes, of predictions.
 KINDS = ("parquet", "csv", "jsonl")
@@ -46,7 +50,7 @@ NOT_COMPARED = {
     "train.tensorboard",
     "train.profile",
 }
-# The names of checkpoints, and of those that were moved to `damaged`.
+# The names of checkpoints, and of those that were set aside.
 CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
 # Folders of a run that other commands write.
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
@@ -86,10 +90,7 @@ def finish(claims: Claims) -> None:
 def refuse_no_folders(output: str) -> None:
     """Raise UserError when a file or link has the name of a folder that a run writes into."""
     for entry in files.listed(output):
-        if (
-            entry.name in (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS)
-            and entry.kind != "folder"
-        ):
+        if entry.name in FOLDERS and entry.kind != "folder":
             kind = "file" if entry.kind == "file" else "symbolic link"
             raise UserError(
                 f"{files.join(output, entry.name)} is a {kind}, and a run writes a folder of that "
@@ -102,7 +103,7 @@ def refuse_data_in_places(conf: Conf) -> None:
 
     For files by day the folder is checked that contains all of them.
     """
-    names = (CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, *results(conf.baseline))
+    names = (*FOLDERS, *results(conf.baseline))
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
     for folder in filter(files.exists, folders_of_days(conf.data)):
@@ -130,7 +131,7 @@ def remove(output: str, by_workers: bool = False) -> None:
     them. Raises UserError, before anything is removed, when a new run could not write there.
     """
     ownership.remove(refuse_foreign(output), RUN)
-    for above in (CHECKPOINTS, DAMAGED):
+    for above in (CHECKPOINTS, DAMAGED, ROLLED_BACK):
         for entry in files.listed(files.join(output, above)):
             if entry.kind != "folder" or not CHECKPOINT_NAME.fullmatch(entry.name):
                 continue
@@ -140,6 +141,49 @@ def remove(output: str, by_workers: bool = False) -> None:
         ownership.remove_inner(files.join(output, WORKER_LOGS), WORKERS)
     for name, format_ in MADE_FROM_A_RUN.items():
         ownership.remove_inner(files.join(output, name), format_)
+
+
+def set_aside(output: str, folder: str, into: str) -> str | None:
+    """Move a checkpoint to the folder `into` of its run; where it is now.
+
+    No later one gets its name there. Files in it that tnctl did not write are not moved. None, and
+    nothing is moved, when nothing says that tnctl wrote any. Completes a move that was interrupted.
+    """
+    checkpoint = ownership.survey(folder, CHECKPOINT)
+    if files.is_link(folder) or not checkpoint.owned:
+        return None
+    name = split(folder)[1]
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+    urls = (files.join(output, f"{into}/{free}") for free in names)
+    to = next(url for url in urls if _can_be_moved_to(folder, url))
+    _move(checkpoint, to)
+    return to
+
+
+def _can_be_moved_to(folder: str, to: str) -> bool:
+    """Whether nothing is in the folder `to`, or what an interrupted move of `folder` left there."""
+    if all(name.startswith(".") for name in files.list_folder(to)):  # its list of files
+        return True
+    urls = [files.join(above, manifest.NAME) for above in (folder, to)]
+    if not all(map(files.exists, urls)):
+        return False
+    text, text_there = (files.read_bytes(url, most=limits.MANIFEST_BYTES) for url in urls)
+    return text == text_there
+
+
+def _move(checkpoint: ownership.Survey, to: str) -> None:
+    """Move the files of a checkpoint that tnctl wrote to another folder.
+
+    The manifest is copied first and moved last: if a move is interrupted both folders have it, and
+    the same move completes it.
+    """
+    Claims(to, CHECKPOINT).take(checkpoint.owned)
+    if manifest.NAME in checkpoint.owned:
+        text = files.read_bytes(files.join(checkpoint.folder, manifest.NAME))
+        files.write_bytes(files.join(to, manifest.NAME), text)
+    for name in sorted(checkpoint.owned, key=lambda name: name == manifest.NAME):
+        files.move_file(files.join(checkpoint.folder, name), files.join(to, name))
+    folders.remove(checkpoint.folder, checkpoint.owned, checkpoint.subfolders, checkpoint.lists)
 
 
 def finished(output: str) -> Report | None:

@@ -1,9 +1,5 @@
 """TensorBoard files of a run: scalars, histograms, tables, the graph, and a profile of steps."""
 
-import os
-import re
-import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,50 +7,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram import summary_v2 as histograms
 from tensorboard.plugins.scalar import summary_v2 as scalars
 from tensorboard.plugins.text import summary_v2 as texts
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.input_figures import sampled_norms
 from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.training import events
+from tnctl.training.event_file import EventFile
 from tnctl.training.run_folder import TENSORBOARD
 from tnctl.training.state import RunState
 
 ROWS_SAMPLED = 1 << 14
 
 
-class EventFiles:
-    """Writes an event file into `tensorboard` under the output of a run.
-
-    It is appended to a local file; for another storage to one in a temporary folder, which is
-    copied at each `flush`.
-    """
-
-    def __init__(self, output: str, steps: int, claims: Claims) -> None:
-        """Events of an earlier process after `steps` no longer count.
-
-        `claims` records the name of the file before it is written.
-        """
-        self._url = files.join(output, TENSORBOARD)
-        local = files.local_path(self._url)
-        self._spool = files.TemporaryFolder("tensorboard") if local is None else None
-        folder = local if self._spool is None else Path(self._spool.name)
-        assert folder is not None
-        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
-        name = f"events.out.tfevents.{time.time():.6f}.{host}.{os.getpid()}"
-        claims.add([f"{TENSORBOARD}/{name}"])
-        with files.translated(self._url, "written"):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._writer = RecordWriter((folder / name).open("ab"))
-        # The first event of a file names its version; a restart drops what comes after its step.
-        self._add(Event(file_version="brain.Event:2"), 0)
-        self._add(Event(session_log=SessionLog(status=SessionLog.START)), steps + 1)
+class EventFiles(EventFile):
+    """Writes what happens in training."""
 
     def scalars(self, steps: int, values: dict[str, float]) -> None:
         """Write numbers, by their tags such as `train/loss`."""
@@ -95,21 +67,7 @@ class EventFiles:
         ]
         scores = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
         graph = scores.get_concrete_function(*specs).graph.as_graph_def(add_shapes=True)
-        self._add(Event(graph_def=graph.SerializeToString()), 0)
-
-    def flush(self) -> None:
-        """Make all events so far visible in the output."""
-        with files.translated(self._url, "written"):
-            self._writer.flush()
-        if self._spool is not None:
-            files.upload_folder(self._spool.name, self._url)
-
-    def close(self) -> None:
-        """End the file."""
-        self._writer.close()
-        if self._spool is not None:
-            files.upload_folder(self._spool.name, self._url)
-            self._spool.cleanup()
+        self.add(Event(graph_def=graph.SerializeToString()), 0)
 
     def _histogram(self, steps: int, tag: str, values: NDArray[Any]) -> None:
         self._summary(steps, histograms.histogram_pb(tag, values.reshape(-1)))
@@ -117,12 +75,7 @@ class EventFiles:
     def _summary(self, steps: int, summary: Any) -> None:
         # The summaries of TensorFlow and of TensorBoard are two classes with one serialized form.
         same = Summary.FromString(summary.SerializeToString())
-        self._add(Event(summary=same), steps)
-
-    def _add(self, event: Any, steps: int) -> None:
-        event.step, event.wall_time = steps, time.time()
-        with files.translated(self._url, "written"):
-            self._writer.write(event.SerializeToString())
+        self.add(Event(summary=same), steps)
 
 
 class Profiler:

@@ -7,11 +7,10 @@ from tnctl import files
 from tnctl.checkpoint import listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.errors import Failure
-from tnctl.ownership import WORKER_LOGS
-from tnctl.training.run_folder import DAMAGED, LOG, MADE_FROM_A_RUN, REPORT, TENSORBOARD
+from tnctl.training.run_folder import FOLDERS, LOG, MADE_FROM_A_RUN, REPORT
 
 # Folders of a run in which no other run is.
-INNER = {CHECKPOINTS, DAMAGED, TENSORBOARD, WORKER_LOGS, *MADE_FROM_A_RUN}
+INNER = {*FOLDERS, *MADE_FROM_A_RUN}
 DEEPEST = 16  # folders below the one that is searched
 MOST_FOLDERS = 20_000
 
