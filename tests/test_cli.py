@@ -212,7 +212,7 @@ def test_another_recipe_leaves_out_what_it_does_not_have(cli, tmp_path):
         done = cli("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
         assert done.code == 0, done.err
         assert yaml.safe_load(done.out)["recipe"] == recipe
-    assert "'recipe.depth'" in cli(
+    assert "'depth'" in cli(
         "train", "conf=deepfm", "recipe=mine.py", "recipe.dept=3", cwd=tmp_path
     ).line  # fmt: skip
 
@@ -359,8 +359,8 @@ MISTAKES = [
     ([*CLI, "batch_size=3"], ["'batch_size'", "'train.batch_size'"]),
     ([*CLI, "data=criteoo"], ["no data 'criteoo'", "'criteo'"]),
     ([*CLI, "recipe=deepmf"], ["no recipe 'deepmf'", "'deepfm'"]),
-    ([*CLI, "recipe.hiden=3"], ["'recipe.hiden'", "'recipe.hidden'"]),
-    ([*CLI, "+recipe.hiden=3"], ["no setting 'hiden'", "'recipe.hidden'"]),
+    ([*CLI, "recipe.hiden=3"], ["'recipe.hiden'", "'hidden'"]),
+    ([*CLI, "+recipe.hiden=3"], ["no setting 'hiden'", "'hidden'"]),
     ([*CLI, "recipe=lr", "recipe.hidden=[3]"], ["recipe lr has no setting 'hidden'"]),
     ([*CLI, "recipe.hidden=wide"], ["recipe.hidden must be", "int", "wide"]),
     ([*CLI, "train.batch_size=big"], ["train.batch_size", "whole number", "train.batch_size=big"]),
@@ -387,7 +387,7 @@ MISTAKES = [
     ([*CLI, "+data.labels.ctr.colum=x"], ["'data.labels.ctr.column'"]),
     ([*CLI, "data.labels.ctr.column=x"], ["no data.labels.ctr", "+data.labels.ctr.column="]),
     ([*CLI, "optimizer.embedding.name=adgrad"], ["optimizer.embedding.name", "'adagrad'"]),
-    ([*CLI, "optimizer.embeding.name=adam"], ["'optimizer.embedding.name'"]),
+    ([*CLI, "optimizer.embeding.name=adam"], ["'optimizer.embedding'"]),
     ([*CLI, "optimizer.embedding=adam"], ["takes no value", "optimizer.embedding.name"]),
     ([*CLI, "+optimizer.groups.device.linear.nam=x"], ["'optimizer.groups.device.linear.name'"]),
     ([*CLI, "+optimizer.groups.devic.linear.name=sgd"], ["optimizer.groups.devic", "'device'"]),
@@ -399,8 +399,9 @@ MISTAKES = [
     ([*CLI, "seed=1,2"], ["seed=1,2 has several values", "-m"]),
     ([*CLI, "recipe=nope.py"], ["nope.py"]),
     ([*CLI, "train=3"], ["train takes no value", "train.batch_size"]),
-    ([*CLI, "to=x"], ["takes no to=", "conf"]),
-    ([*CLI, "graph=x"], ["takes no graph="]),
+    ([*CLI, "to=x"], ["takes no to=", "predict"]),
+    ([*CLI, "graph=x"], ["takes no graph=", "verify-serving and score take it"]),
+    ([*CLI, "format=redis"], ["takes no format=", "export-embeddings and score take it"]),
     ([*CLI, "golden=-1"], ["golden", "-1"]),
     ([*CLI, "overwrite=yes"], ["overwrite", "true or false"]),
     ([*CLI, "train.batch_size"], ["train.batch_size", "key=value"]),
@@ -427,6 +428,50 @@ def test_a_mistake_is_one_line(cli, tmp_path, arguments, words):
     for word in words:
         assert word in done.line
     assert not list(tmp_path.iterdir())
+
+
+NO_HINT = "`tnctl train --help` lists every key."
+RATES = (
+    "Did you mean 'optimizer.dense.learning_rate', 'optimizer.embedding.learning_rate' or "
+    "'optimizer.linear.learning_rate'?"
+)
+HINTS = {
+    "train.learning_rate=0.1": RATES,
+    "lr=0.1": RATES,
+    "optimizer.lr=0.1": RATES,
+    "numerics={x:{}}": "Did you mean 'numeric'?",
+    "numerics.x.column=y": "Did you mean 'numeric'?",
+    "train.device=gpu": "tnctl computes on CPUs; train.threads is the number of threads.",
+    "device=gpu": "tnctl computes on CPUs; train.threads is the number of threads.",
+    "step=99": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
+    "evaluation.baseline=true": "Did you mean 'baseline.enabled'?",
+    "train.embedding=3": NO_HINT,
+    "embedding.dim=8": "Did you mean 'embedding.width'?",
+    "slots.user_id.dim=8": "Did you mean 'embedding.width'?",
+    "train.patience=4": "Did you mean 'evaluation.patience'?",
+    "cluser.patience=4": "Did you mean 'cluster'?",
+    "unknown=4": NO_HINT,
+    "train.seed=1": "Did you mean 'seed'?",
+    "life.evicton.show=3": "Did you mean 'life.eviction'?",
+}
+
+
+@pytest.mark.parametrize("argument", HINTS)
+def test_a_hint_is_of_the_same_section_or_a_synonym(cli, tmp_path, argument):
+    done = cli(*CLI, argument, cwd=tmp_path)
+    key = argument.partition("=")[0]
+    assert done.line == f"tnctl train: no key '{key}'. {HINTS[argument]}"
+
+
+def test_synonyms_lead_to_keys():
+    known = schema.all_keys()
+    assert {key for keys in schema.SYNONYMS.values() for key in keys} <= known.keys()
+
+
+def test_a_setting_is_compared_without_its_section(cli, tmp_path):
+    done = cli(*CLI, "recipe.dim=3", cwd=tmp_path)
+    assert "no setting 'dim'" in done.line
+    assert "Did you mean" not in done.line
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from conftest import CONF
 
 from tnctl import saved_conf, schema, shipped
 from tnctl.cli import compose
-from tnctl.cli.main import COMMANDS
+from tnctl.cli.command_names import COMMANDS
 from tnctl.errors import UserError
 from tnctl.training.resuming import NOT_COMPARED
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tnctl import shipped
+from tnctl.cli.command_names import COMMANDS
 from tnctl.cli.completion import SCRIPTS, words
-from tnctl.cli.main import COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tnctl import shipped
+from tnctl.cli.command_names import takers
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 
 Choice = TypeVar("Choice", bound=str)
@@ -94,7 +95,9 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
         key, equals, value = argument.partition("=")
         if equals and key in ARGUMENTS:
             if key not in takes:
-                raise UserError(f"this command takes no {key}=. {did_you_mean(key, takes)}")
+                *others, last = takers(key)
+                commands = f"{', '.join(others)} and {last} take" if others else f"{last} takes"
+                raise UserError(f"this command takes no {key}=; {commands} it. Leave it out")
             if key in values:
                 raise UserError(f"{key}= is given twice: {values[key]} and {value}")
             refuse_if(not value, f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")

@@ -4,13 +4,13 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
 from tnctl.cli import conf_files
 from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
+from tnctl.cli.command_names import COMMANDS, module_of
 from tnctl.cli.help import GROUPS, groups_of, options, used
 from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
@@ -80,8 +80,6 @@ def run(given: list[str]) -> int:
 
 def words(line: str) -> list[str]:
     """What the last word of a line can become: whole words, or up to the next dot or `=`."""
-    from tnctl.cli.main import COMMANDS
-
     start, _, word = line.lstrip().rpartition(" ")
     given = start.split()[1:]
     key, equals, value = word.partition("=")
@@ -147,7 +145,7 @@ def _arguments(word: str, takes: Iterable[str], given: list[str]) -> list[str]:
 
 def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
     """Arguments, groups and keys, each as far as the next dot."""
-    takes = import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
+    takes = module_of(command).TAKES
     start = word.lstrip("+~")
     names, paths = _names(given), list[str]()
     for path in schema.all_keys():

@@ -276,7 +276,7 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     if not is_looked_at or (known := settings_of(name)) is None:
         return
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:
-        near = did_you_mean(f"recipe.{setting}", [f"recipe.{key}" for key in known])
+        near = did_you_mean(setting, known)
         refuse_if(
             not chosen or f"recipe.{setting}" in keys_given(overrides),
             f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}",

@@ -4,33 +4,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from importlib import import_module
 from typing import NoReturn
 
 from tnctl import __version__, shipped
+from tnctl.cli.command_names import COMMANDS, module_of
 from tnctl.errors import Stopped, UserError, did_you_mean
 from tnctl.masking import masked
 from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
-
-COMMANDS = {
-    "init": "write a first conf for data, each line with its evidence, or copy a shipped conf",
-    "check": "look at a conf and a sample of its data before anything is trained",
-    "prepare": "write the data of a conf as ids, for training that parses nothing",
-    "train": "train a conf and save its model",
-    "rollback": "set back a run to an earlier checkpoint, from which training goes on",
-    "import": "begin a run with the weights that TensorNet has trained",
-    "evaluate": "the metrics of a trained model on its test or validation data",
-    "predict": "write a model's scores of data.test, in file order, beside columns of the data",
-    "ablate": "what each input is worth to a trained model, beside the bytes it costs",
-    "split-graph": "write the dense inference graph, servable without tnctl",
-    "export-embeddings": "write the rows of a trained model, to files on any storage or to Redis",
-    "fold": "make one full export of a full one and its deltas",
-    "verify-serving": "prove that graph and embeddings score as the trained model does",
-    "score": "raw rows in, scores out, by a split graph and exported embeddings alone",
-    "runs": "runs side by side: what differs in their confs, metrics, time, spread over seeds",
-    "checkpoint": "list, inspect, verify, diff, compact and prune checkpoints",
-    "completion": "a script for bash, zsh or fish that completes commands, arguments and keys",
-}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -74,7 +54,7 @@ def run(command: str, arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise UserError(f"no command '{command}'. {did_you_mean(command, COMMANDS)}")
-    module = import_module(f"tnctl.cli.{command.replace('-', '_')}")
+    module = module_of(command)
     if any(argument in ("-h", "--help") for argument in arguments):
         from tnctl.cli.help import command_help, part_help
 

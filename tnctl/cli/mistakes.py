@@ -79,13 +79,12 @@ def _of_a_value(error: Any, key: str) -> UserError:
     reason = _reason(error)
     # OmegaConf names what could not be resolved in its messages only, in quotes or as last word.
     word = reason.split("'")[1] if reason.count("'") > 1 else reason.rpartition(" ")[2]
-    known = schema.all_keys()
     cases = {
         errors.GrammarParseError: f": cannot read its ${{…}} ({reason}). A ${{data.root}} names a "
         "key; a value of a conf has no other ${",
         errors.UnsupportedInterpolationType: f": there is no ${{{word}:…}}. Take ${{oc.env:NAME}} "
         "for a variable of the environment",
-        errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word, known)}",
+        errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word)}",
         errors.InterpolationValidationError: f": {word} is not what the key takes. Name another "
         "key",
         errors.KeyValidationError: " has the name null, which YAML does not read as text. "

@@ -1,12 +1,12 @@
 """`python -m tnctl.cli.reference` prints docs/conf.md: every key of a conf, from the schema."""
 
-from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
 from tnctl import shipped
 from tnctl.cli.arguments import ARGUMENTS
+from tnctl.cli.command_names import takers
 from tnctl.cli.help import (
     GROUPS,
     Places,
@@ -16,7 +16,6 @@ from tnctl.cli.help import (
     sections,
     shown_defaults,
 )
-from tnctl.cli.main import COMMANDS
 from tnctl.cli.settings import settings_of
 
 INTRODUCTION = """\
@@ -121,14 +120,10 @@ def _groups() -> str:
 
 
 def _arguments() -> str:
-    taken = {
-        command: import_module(f"tnctl.cli.{command.replace('-', '_')}").TAKES
-        for command in COMMANDS
-    }
     rows = [
-        _row(f"`{argument}=`", ", ".join(takers), sentence)
+        _row(f"`{argument}=`", ", ".join(f"`{command}`" for command in commands), sentence)
         for argument, sentence in ARGUMENTS.items()
-        if (takers := [f"`{command}`" for command in COMMANDS if argument in taken[command]])
+        if (commands := takers(argument))
     ]
     note = "Arguments belong to a command, not to a conf, and other commands refuse them.\n"
     return "\n".join([note, *_table("argument | commands | meaning", rows)])

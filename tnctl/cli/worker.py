@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import NoReturn
 
+from tnctl.cli.command_names import module_of
 from tnctl.cli.main import leave_with
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cluster.joining.assignment import Assignment, Supervised
@@ -32,7 +33,7 @@ def run() -> int:
     command = supervised.assignment.task["command"]
     if command == "train" or is_server(supervised.assignment):
         return process.work(supervised, process.train)  # which rank 0 alone calls
-    lead = import_module(f"tnctl.cli.{command.replace('-', '_')}").lead
+    lead = module_of(command).lead
     return process.work(supervised, lead)
 
 
@@ -47,7 +48,7 @@ def load(command: str) -> None:
         import_module("tnctl.training.terminal_tables")
         import_module("tnctl.training.training_run")
     else:
-        import_module(f"tnctl.cli.{command.replace('-', '_')}")
+        module_of(command)
     gc.collect()
     gc.freeze()  # a collection would write to all objects, and so copy their memory
 

@@ -21,6 +21,7 @@ from tnctl.schema.input_sections import (
 )
 from tnctl.schema.keys import (
     NAME,
+    SYNONYMS,
     Key,
     all_keys,
     branches,
@@ -44,11 +45,11 @@ from tnctl.schema.training_sections import (
 from tnctl.schema.values import converted, differences, from_values, register
 
 __all__ = [
-    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "RESERVED_NAMES", "RULES", "SINGLE_LABEL",
-    "SLOT_NAME", "UNITS", "Admission", "Baseline", "Cluster", "Conf", "Data", "Declaration",
-    "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife", "GroupOptimizers", "IdKind",
-    "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer", "Optimizers", "RowLife",
-    "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys",
-    "branches", "converted", "dataclass_of", "differences", "from_values", "hint_of", "keys_like",
-    "no_key", "register", "time_columns",
+    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "RESERVED_NAMES", "RULES",
+    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
+    "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
+    "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
+    "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time",
+    "Tls", "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
+    "from_values", "hint_of", "keys_like", "no_key", "register", "time_columns",
 ]  # fmt: skip

@@ -2,16 +2,52 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import UserError, quoted
 from tnctl.schema.conf import Conf
 from tnctl.schema.declarations import Declaration, default_of
 
 NAME = "NAME"  # in paths, a name that the user chooses
+_RATES = ("optimizer.dense.learning_rate", "optimizer.embedding.learning_rate",
+          "optimizer.linear.learning_rate")  # fmt: skip
+# Last names of keys in other programs, or in other sections, and the keys that are meant.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "learning_rate": _RATES,
+    "lr": _RATES,
+    "optimizer": ("optimizer.dense.name", "optimizer.embedding.name", "optimizer.linear.name"),
+    "batch": ("train.batch_size",),
+    "batch_size": ("train.batch_size",),
+    "epoch": ("train.epochs",),
+    "epochs": ("train.epochs",),
+    "loss": ("train.loss.name",),
+    "num_threads": ("train.threads",),
+    "threads": ("train.threads",),
+    "num_workers": ("cluster.workers",),
+    "workers": ("cluster.workers",),
+    "dim": ("embedding.width",),
+    "embedding_dim": ("embedding.width",),
+    "embedding_size": ("embedding.width",),
+    "early_stopping": ("evaluation.patience",),
+    "patience": ("evaluation.patience",),
+    "metric": ("evaluation.monitor",),
+    "baseline": ("baseline.enabled",),
+    "label": ("data.label.column",),
+    "train": ("data.train",),
+    "validation": ("data.validation",),
+    "test": ("data.test",),
+    "seed": ("seed",),
+}
+_CPUS = "tnctl computes on CPUs; train.threads is the number of threads."
+SENTENCES = {
+    "device": _CPUS,
+    "gpu": _CPUS,
+    "gpus": _CPUS,
+    "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
+}
 
 
 @dataclass(frozen=True)
@@ -91,9 +127,31 @@ def keys_like(path: str) -> dict[str, Key]:
     return keys
 
 
-def no_key(key: str, known: Iterable[str] | None = None) -> UserError:
-    """The error of a key that does not exist, with the nearest of `known`, by default all keys."""
-    choices = list(keys_like(key) if known is None else known)
-    near = difflib.get_close_matches(key, choices, n=1, cutoff=0.6)
-    way = did_you_mean(key, near) if near else "`tnctl train --help` lists every key."
+def no_key(key: str) -> UserError:
+    """The error of a key that does not exist, with a key that is probably meant."""
+    way = _hint(key) or "`tnctl train --help` lists every key."
     return UserError(f"no key '{key}'. {way}")
+
+
+def _hint(key: str) -> str:
+    """What a synonym stands for, or the nearest name of the same section, or nothing."""
+    names = key.split(".")
+    meant = SYNONYMS.get(names[-1], ())
+    hint: Any = Conf
+    for place, name in enumerate(names):
+        if (section := dataclass_of(hint)) is None:
+            if get_origin(hint) is not dict:
+                break
+            hint = get_args(hint)[1]
+        elif name in hints_of(section):
+            hint = hints_of(section)[name]
+        else:
+            near = difflib.get_close_matches(name, hints_of(section), n=1, cutoff=0.6)
+            is_section = place < len(names) - 1
+            if near and (is_section or not meant):
+                meant = (".".join([*names[:place], *near]),)
+            break
+    if not meant:
+        return SENTENCES.get(names[-1], "")
+    *others, last = map(quoted, meant)
+    return f"Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
