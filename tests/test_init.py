@@ -663,6 +663,17 @@ def test_a_validation_file_that_is_left_out_is_replaced_by_rows(tmp_path):
     assert any("left out" in text for text in result.doubts)
 
 
+@pytest.mark.parametrize("name", ["a-test.csv", "z-test.csv"])
+def test_a_file_that_cannot_be_read_leaves_its_split_the_others(tmp_path, name):
+    rows = [f"u{k % 7},{k % 2}" for k in range(300)]
+    for other in ("log.csv", "m-test.csv"):
+        planted_tables.write_lines(tmp_path / other, ["user,click", *rows])
+    (tmp_path / name).write_bytes(b"\x89PNG\0")
+    result, conf, _ = recognised(*(tmp_path / n for n in ("log.csv", "m-test.csv", name)))
+    assert conf["data"]["test"] == str(tmp_path / "m-test.csv")
+    assert [text for text in result.doubts if f"{name} is left out" in text]
+
+
 def with_second_column(path, name, values):
     """A table with user, item, click, and a column of this name."""
     t = planted_tables.planted()

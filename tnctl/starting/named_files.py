@@ -226,7 +226,9 @@ def _dealt(root: str | None, names: list[str], in_folder: bool = False) -> Named
     dealt = NamedFiles(root, {"train": names}, list(names))
     if len(names) == 1:  # it is trained on, whatever its name says
         return dealt
-    roles = {name: role_of(name) for name in names}
+    # A folder that all of several words share says nothing.
+    shared = _common_start(names).rfind("/") + 1 if root is None else 0
+    roles = {name: role_of(name[shared:]) for name in names}
     plain = [name for name, role in roles.items() if role is None]
     for split in SPLITS:
         if members := [name for name, role in roles.items() if role == split]:

@@ -1,8 +1,10 @@
 """Validation and test files: that they are read as training files are, and what differs."""
 
+from functools import partial
 from typing import Any
 
 from tnctl.data.partitions import partitions_of
+from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure
 from tnctl.masking import masked
 from tnctl.starting.column_figures import figures
@@ -12,6 +14,7 @@ from tnctl.starting.named_files import NamedFiles
 from tnctl.starting.sample import read_rows
 
 ROWS = 20_000
+MOST_FILES = 200  # whose first bytes are read
 
 
 def add_split(
@@ -22,26 +25,45 @@ def add_split(
     data: dict[str, tuple[Any, str]],
     notes: list[str],
 ) -> None:
-    """Add data.SPLIT, and further spellings of the label; or say in `notes` why it is left out."""
-    url = named.urls(split)[0]
+    """Add data.SPLIT, and further spellings of the label.
+
+    Files that cannot be read as training files are leave it; `notes` get the reason.
+    """
+    urls, names = named.urls(split), named.names[split]
+    compared = in_order(partial(_as_trained, form, label.column), iter(urls[:MOST_FILES]))
+    others = dict(zip(urls, compared, strict=False))
+    left_out = {url: other for url, other in others.items() if isinstance(other, str)}
+    forms = [other for other in others.values() if isinstance(other, FileForm)]
+    kept = [name for name, url in zip(names, urls, strict=True) if url not in left_out]
+    named.names[split] = kept
     try:
-        other = form_of(url)
-        other.columns += [name for name in partitions_of(url) if name not in other.columns]
-        reason = _difference(form, other, label.column)
-        if not reason and form.format != "libsvm":
-            _add_spellings(split, named, form, other, label)
+        if forms and form.format != "libsvm":
+            _add_spellings(split, named, form, forms[0], label)
     except Failure as error:
-        reason = str(error)
-    if reason:
-        notes.append(f"{split}: {url} is left out: {reason}")
+        forms, left_out = [], dict.fromkeys(urls, str(error))
+    if left_out:
+        first, reason = next(iter(left_out.items()))
+        more = f" and {len(left_out) - 1:,} more are" if len(left_out) > 1 else " is"
+        notes.append(f"{split}: {first}{more} left out: {reason}")
+    if not forms:
         return
     evidence = named.evidence.get(split, "")
     spec: Any = masked(named.spec(split))
-    skipped = other.keys.get("skip_rows", 0)
+    skipped = forms[0].keys.get("skip_rows", 0)
     if skipped != form.keys.get("skip_rows", 0):
         spec = {"files": spec, "skip_rows": skipped}
-        evidence = "; ".join(filter(None, (evidence, other.evidence.get("skip_rows", ""))))
+        evidence = "; ".join(filter(None, (evidence, forms[0].evidence.get("skip_rows", ""))))
     data[split] = (spec, evidence)
+
+
+def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
+    """The form of a file; or why it cannot be read as the training files are."""
+    try:
+        other = form_of(url)
+    except Failure as error:
+        return str(error)
+    other.columns += [name for name in partitions_of(url) if name not in other.columns]
+    return _difference(form, other, label) or other
 
 
 def _difference(form: FileForm, other: FileForm, label: str) -> str:
