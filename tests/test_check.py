@@ -423,11 +423,11 @@ def test_the_label_among_the_inputs(cli, tmp_path):
     # A column that always goes with it, whatever its name; one row otherwise, and it nearly does.
     copied = [[*row, "AB"[int(row[3])]] for row in rows]
     head = ("user", "item", "price", "click", "late")
-    for change, expected in ((None, "decides"), ("A", "gives"), (None, None)):
+    for change, expected in ((None, "gives"), ("A", "gives"), (None, None)):
         copied[2][4] = change or copied[2][4]
         if expected is None:
-            for row in copied[2::15]:
-                row[4] = "A"
+            for number, row in enumerate(copied):
+                row[4] = "AB"[number % 15 == 0] if number % 5 == 0 else row[4]
         write_lines(tmp_path, copied, head)
         said = warned(cli, tmp_path, "+slots.late.width=8")
         assert len(said) == (expected is not None)
@@ -451,6 +451,15 @@ def test_what_gives_the_label_away(cli, tmp_path):
     assert float(said.split("AUC of ")[1][:5]) >= 0.99
     [said] = warned(cli, tmp_path, "+slots.late={column: seen, separator: '|'}")
     assert said.startswith("slots.late gives the label in column 'click' away")
+    for row in rows:  # filled in some rows with label 1 alone
+        row[5] = row[0] if row[3] == "1" and int(row[1]) > 2 else ""
+    write_lines(tmp_path, rows, head)
+    count = sum(bool(row[5]) for row in rows)
+    [said] = warned(cli, tmp_path, "+slots.seen={}")
+    assert said.startswith(
+        "slots.seen gives the label in column 'click' away: all "
+        f"{count} rows with a value have label 1 in the sample"
+    )
     write_lines(tmp_path, rows[:150], head)  # too few to tell
     assert not any("gives" in line for line in warned(cli, tmp_path, "+numeric.dwell={}"))
 

@@ -19,7 +19,7 @@ from tnctl.cli import compose, init
 from tnctl.data import numbers
 from tnctl.errors import Failure
 from tnctl.starting import conf_text, sample, time_forms
-from tnctl.starting.column_value import held_out_auc
+from tnctl.starting.column_value import held_out_auc, rows_of_one_label
 from tnctl.starting.delimited_lines import delimited
 from tnctl.starting.first_conf import first_conf
 
@@ -297,7 +297,7 @@ def test_what_is_no_sequence(tmp_path):
     draw = np.random.default_rng(3)
     rows = [
         {
-            "click": k % 2,
+            "click": k // 7 % 2,
             "item": f"i{draw.integers(60)}",
             "pair_items": [f"i{number}" for number in draw.integers(0, 60, 4)],
             "genres": [f"g{number}" for number in draw.integers(0, 30, k % 5)],
@@ -687,32 +687,31 @@ def some_of(clicks):
     return clicks * (np.arange(len(clicks)) % 3 == 0)
 
 
-@pytest.mark.parametrize("name", ["purchase", "order"])
-def test_another_outcome_is_no_input(tmp_path, name):
-    path = with_second_column(tmp_path / "a.tsv", name, some_of)
+def test_another_outcome_is_no_input(tmp_path):
+    path = with_second_column(tmp_path / "a.tsv", "purchase", some_of)
     result, conf, kinds = recognised(path)
     assert conf["data"]["label"]["column"] == "click"
-    assert kinds[name] == "another label"
-    assert any(name in text for text in result.warnings)
-    _, conf, kinds = recognised(path, label=name)
-    assert conf["data"]["label"]["column"] == name
+    assert kinds["purchase"] == "another label"
+    assert any("purchase" in text for text in result.warnings)
+    _, conf, kinds = recognised(path, label="purchase")
+    assert conf["data"]["label"]["column"] == "purchase"
     assert kinds["click"] == "another label"
 
 
-def test_a_click_beside_the_label_purchase_has_a_warning_without_names(tmp_path):
+def test_a_value_that_implies_the_label_gives_it_away_whatever_the_name(tmp_path):
     """The last column, purchases, is the label; no row without a click (0) has one."""
     random = np.random.default_rng(4)
     clicks = random.random(3000) < 0.28
-    bought = clicks & (random.random(3000) < 0.2)
+    bought = clicks & (random.random(3000) < 0.3)
     device = random.integers(0, 3, 3000)
     rows = zip(random.integers(0, 90, 3000), device, clicks, bought, strict=True)
     lines = [f"i{movie}\td{kind}\t{click:d}\t{buy:d}" for movie, kind, click, buy in rows]
     result, conf, _ = recognised(planted_tables.write_lines(tmp_path / "a.tsv", lines))
-    assert conf["data"]["label"]["column"] == "c4" and "c3" in conf["slots"]
+    assert conf["data"]["label"]["column"] == "c4" and set(conf["slots"]) == {"c1", "c2"}
     [warning] = result.warnings
-    assert warning == (
-        f"c3: all {(~clicks).sum():,} rows with '0' have label 0. Is it known before the label is?"
-    )
+    rows = (~clicks).sum()
+    assert warning == f"c3: it gives the label away: all {rows:,} rows with '0' have label 0"
+    assert f"all {rows:,} rows with '0' have label 0" in result.text.split("# Columns that are")[1]
 
 
 def test_an_order_that_implies_no_click_is_an_input(tmp_path):
@@ -724,15 +723,45 @@ def test_an_order_that_implies_no_click_is_an_input(tmp_path):
     assert not result.warnings
 
 
-@pytest.mark.parametrize("empty", ["0", ""])
-def test_a_value_of_rows_with_clicks_alone_is_warned_of(tmp_path, empty):
-    path = with_second_column(
-        tmp_path / "a.tsv", "dwell", lambda clicks: np.where(some_of(clicks), "long", empty)
-    )
-    result, _, kinds = recognised(path)
-    assert kinds["dwell"] == "id"
+@pytest.mark.parametrize(
+    ("value", "empty", "words"),
+    [
+        ("long".format, "0", "with 'long' have label 1"),
+        ("long".format, "", "with 'long' have label 1"),
+        (lambda k: f"refund-{k}", "", "with a value have label 1"),
+        (lambda k: f"2026-11-{1 + k % 28:02}", "", "with a value have label 1"),
+        (lambda k: 1 + k * 7919 % 3000, 0, "without '0' have label 1"),
+        (lambda k: f"a|b{k % 5}|c{k % 3}", "", "with values have label 1"),
+    ],
+)
+def test_what_only_rows_with_clicks_have_gives_the_label_away(tmp_path, value, empty, words):
+    rows = []
+
+    def column(clicks):
+        filled = some_of(clicks)
+        rows.append(filled.sum())
+        return [value(k) if is_filled else empty for k, is_filled in enumerate(filled)]
+
+    result, conf, kinds = recognised(with_second_column(tmp_path / "a.tsv", "dwell", column))
+    assert kinds["dwell"] == "giveaway" and set(conf["slots"]) == {"user", "item"}
     [warning] = result.warnings
-    assert "dwell: all" in warning and "'long' have label 1" in warning
+    assert f"dwell: it gives the label away: all {rows[0]:,} rows {words}" in warning
+
+
+def test_values_that_differ_in_their_odds_do_not_give_the_label_away():
+    """Against a rule of chance alone: users who always click, and a rare device that never does."""
+    random = np.random.default_rng(5)
+    users = random.integers(0, 500, 30_000)
+    labels = (random.random(30_000) < random.beta(0.1, 0.1, 500)[users]).astype(float)
+    assert any(len(set(labels[users == user])) == 1 for user in range(500))
+    assert rows_of_one_label(users, labels) is None
+    labels = (random.random(30_000) < 0.03).astype(float)
+    devices = (np.arange(30_000) % 50 == 0).astype(np.int64)
+    labels[devices == 1] = 0
+    assert rows_of_one_label(devices, labels) is None
+    gaps = np.where(labels == 1, -1, users)
+    assert rows_of_one_label(gaps, labels) == (-1, False, 0, int((labels == 0).sum()))
+    assert rows_of_one_label(gaps, np.full(30_000, np.nan)) is None
 
 
 def test_hostile_names_become_inputs(tmp_path):

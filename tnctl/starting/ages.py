@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.starting.column import Column, Input, tokens_of
-from tnctl.starting.column_kinds import FEW_VALUES, GIVES_AWAY, SUSPICIOUS
-from tnctl.starting.column_value import held_out_auc
+from tnctl.starting.column_kinds import FEW_VALUES
+from tnctl.starting.column_value import GIVES_AWAY, SUSPICIOUS, held_out_auc
 from tnctl.starting.number_inputs import transform_of
 from tnctl.starting.time_forms import DAY, are_in_order, times_of_rows
 from tnctl.starting.time_forms import WORDS as TIME_WORDS

@@ -11,10 +11,13 @@ from tnctl.starting import multiple_values
 from tnctl.starting.column import Column, Context, Input, coverage, missing_key, slot_of, tokens_of
 from tnctl.starting.column_figures import NO_UTF8, Figures
 from tnctl.starting.column_value import (
+    GIVES_AWAY,
+    SUSPICIOUS,
     best_value_auc,
     bucket_codes,
     codes_of_rows,
     held_out_auc,
+    in_words,
     noise,
     rows_of_one_label,
 )
@@ -39,7 +42,6 @@ NUMBER_WORDS = {
 }  # fmt: skip
 UNIQUE = 0.999  # the share of distinct values of a row identifier
 FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means something
-GIVES_AWAY, SUSPICIOUS = 0.99, 0.95  # AUC of one column alone
 BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
 STRONG = 0.05  # the same of values that are rare
@@ -60,8 +62,13 @@ def kind_of(column: Figures, context: Context) -> Column:
         return Column(column, "empty", remark="no value in the rows that were read")
     if column.distinct == 1 and not column.missing and column.lengths is None:
         return Column(column, "constant", remark=f"always {column.examples()}")
+    return _checked(_recognised(column, context), context)
+
+
+def _recognised(column: Figures, context: Context) -> Column:
+    """The same of a column that has several values."""
     if times := time_form(column, set(tokens_of(column.name))):
-        return _checked(time_of(column, times, context), context)
+        return time_of(column, times, context)
     if context.days is not None and _changes_daily(column, context.days):
         remark = f"no value of a day occurs on another: {column.examples()}"
         return Column(column, "day", remark=remark)
@@ -70,11 +77,10 @@ def kind_of(column: Figures, context: Context) -> Column:
         warning = f"{column.name} is left out: {remark}"
         return Column(column, "decimal commas", [], remark, warning)
     if separator := multiple_values.separator_of(column, context.delimiter):
-        parts = multiple_values.parts_of(column, separator)
-        return _checked(_several(parts, separator), context)
+        return _several(multiple_values.parts_of(column, separator), separator)
     if column.lengths is not None:
-        return _checked(_several(column, None), context)
-    return _checked(_single(column, context), context)
+        return _several(column, None)
+    return _single(column, context)
 
 
 def _changes_daily(column: Figures, days: NDArray[np.int64]) -> bool:
@@ -89,6 +95,9 @@ def _changes_daily(column: Figures, days: NDArray[np.int64]) -> bool:
 def _checked(result: Column, context: Context) -> Column:
     """The same, or left out where the column gives the label away."""
     column = result.figures
+    if rows := rows_of_one_label(_codes_by_value(column), context.labels):
+        value = quoted(column.texts()[rows[0]]) if column.lengths is None else "values"
+        return _giveaway(column, in_words(rows, value))
     if not result.inputs:
         return result
     codes = codes_of_rows(column)
@@ -101,21 +110,24 @@ def _checked(result: Column, context: Context) -> Column:
     best = max(max(area, 1 - area) for area in areas)
     if best >= GIVES_AWAY:
         # Ranked by it alone nearly every row with label 1 comes before every row with label 0.
-        remark = f"it gives the label away: alone it has an AUC of {best:.3f}"
-        return Column(column, "giveaway", remark=remark, warning=f"{column.name}: {remark}")
+        return _giveaway(column, f"alone it has an AUC of {best:.3f}")
     if best >= SUSPICIOUS:
         result.warning = (
             f"{column.name} alone has an AUC of {best:.3f}: is it known before the label is?"
         )
-    elif column.distinct <= FEW_VALUES:
-        for label in (1, 0):
-            if value := rows_of_one_label(column, context.labels, label):
-                result.warning = (
-                    f"{column.name}: all {value[1]:,} rows with {quoted(value[0])} have label "
-                    f"{label}. Is it known before the label is?"
-                )
-                break
     return result
+
+
+def _codes_by_value(column: Figures) -> NDArray[np.int64]:
+    """The code of each row's value, int64 [rows]; of lists 0 where a row has values, else -1."""
+    if column.lengths is None:
+        return column.codes
+    return np.where(column.has_value, 0, -1)
+
+
+def _giveaway(column: Figures, reason: str) -> Column:
+    remark = f"it gives the label away: {reason}"
+    return Column(column, "giveaway", remark=remark, warning=f"{column.name}: {remark}")
 
 
 def _single(column: Figures, context: Context) -> Column:
@@ -129,7 +141,7 @@ def _single(column: Figures, context: Context) -> Column:
         return slot_of(column, missing_key(column))
     if column.number_share < 1 and column.form == "text":
         if unique:
-            remark = f"every row has another: {column.examples()}"
+            remark = f"no value comes again: {column.examples()}"
             if may_be_times(column):
                 remark = f"it may be a time: data.times says how it is written. {remark}"
             return Column(column, "row identifier", remark=remark)
@@ -144,9 +156,7 @@ def _single(column: Figures, context: Context) -> Column:
         column.name in context.numbers_only or not column.is_whole or column.form == "number"
     )
     if not is_number and unique and _is_row_number(column):
-        return Column(
-            column, "row identifier", remark=f"every row has another: {column.examples()}"
-        )
+        return Column(column, "row identifier", remark=f"no value comes again: {column.examples()}")
     if column.form == "number" and column.is_whole and _last_word(column) in ID_WORDS:
         return ids_as_floats(column, context)
     if is_number:

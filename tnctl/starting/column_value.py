@@ -9,7 +9,9 @@ from tnctl.starting.column_figures import Figures
 BUCKETS = 64
 PRIOR_ROWS = 10.0  # of the mean of all rows, added to those of a value
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 200, 20  # below, nothing is said
-CHANCE = 1e-6  # of rows that have one label alone without an effect: above, nothing is said
+CHANCE = 1e-6  # of rows that have one label alone: above, nothing is said
+TIMES_ODDS = 5  # how much higher the odds of a label may be among rows that chance decides
+GIVES_AWAY, SUSPICIOUS = 0.99, 0.95  # AUC of one column alone
 
 
 def held_out_auc(codes: NDArray[np.int64], labels: NDArray[np.float64]) -> float:
@@ -56,24 +58,46 @@ def best_value_auc(
 
 
 def rows_of_one_label(
-    column: Figures, labels: NDArray[np.float64], label: int
-) -> tuple[str, int] | None:
-    """A value whose rows have this label (0 or 1) alone, and how many rows: too many for chance.
+    codes: NDArray[np.int64], labels: NDArray[np.float64]
+) -> tuple[int, bool, int, int] | None:
+    """The most rows with a value, or without it, that have one label alone, too many for chance.
 
-    Of a column with missing values, "any value" may be the one. `labels` [rows], NaN where missing.
+    `codes` int [rows], -1 where missing, which is a value too; `labels` [rows], NaN where missing.
+    Returns the code, whether the rows have it, the label (0 or 1), and how many rows there are.
+
+    Values differ in their odds, and of many values some differ much. So the odds that chance has
+    are those of all rows, times the number of values. The two splits that each column has, by the
+    missing value and by the most frequent one, are not chosen among many: times `TIMES_ODDS`.
     """
     present = ~np.isnan(labels)
-    if column.lengths is not None or not present.any():
+    codes, labels = codes[present] + 1, labels[present]
+    total, positive = len(labels), labels.sum()
+    if not 0 < positive < total:
         return None
-    share = float((labels[present] == label).mean())
-    groups = [(str(value), column.codes == code) for code, value in enumerate(column.values)]
-    if column.missing:
-        groups.append(("any value", column.codes >= 0))
-    for text, rows in groups:
-        of_value = labels[rows & present]
-        if share < 1 and share ** len(of_value) < CHANCE and (of_value == label).all():
-            return text, len(of_value)
-    return None
+    rows = np.bincount(codes, minlength=2)
+    ones = np.bincount(codes, labels, len(rows))
+    times = np.full(len(rows), max(TIMES_ODDS, np.count_nonzero(rows[1:])))
+    times[0] = times[1 + int(rows[1:].argmax())] = TIMES_ODDS
+    best: tuple[int, bool, int, int] | None = None
+    for label, of_label in ((1, ones), (0, rows - ones)):
+        odds = times * of_label.sum() / (total - of_label.sum())
+        for has_it, n, agreeing in (
+            (True, rows, of_label),
+            (False, total - rows, of_label.sum() - of_label),
+        ):
+            is_sure = (agreeing == n) & (n * np.log1p(1 / odds) > -np.log(CHANCE))
+            at = int(np.where(is_sure, n, 0).argmax())
+            if is_sure[at] and (best is None or n[at] > best[3]):
+                best = at - 1, has_it, label, int(n[at])
+    return best
+
+
+def in_words(rows: tuple[int, bool, int, int], value: str) -> str:
+    """Rows of one label, as messages say them; `value` is the words for the value."""
+    code, has_it, label, number = rows
+    if code < 0:
+        value, has_it = "a value", not has_it
+    return f"all {number:,} rows {'with' if has_it else 'without'} {value} have label {label}"
 
 
 def noise(labels: NDArray[np.float64]) -> float:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.starting.column_figures import Figures
-from tnctl.starting.column_value import rows_of_one_label
 
 # The likeliest first. A prefix is_ or has_, and a suffix _label, do not matter.
 LABELS = (
@@ -63,20 +62,9 @@ def choose_label(
     chosen.others = [
         name
         for name, column in columns.items()
-        if name != chosen.column and _is_outcome(column, chosen.values)
+        if name != chosen.column and _is_binary(column) and _plain(name) in OUTCOMES
     ]
     return chosen
-
-
-def _is_outcome(column: Figures, labels: NDArray[np.float64]) -> bool:
-    """Whether a column is another label: by its name, and by data where that is ambiguous.
-
-    `labels` [rows]. An outcome implies the label, as an order does a click, or is implied by it.
-    """
-    name = _plain(column.name)
-    if not _is_binary(column) or name not in LABELS:
-        return False
-    return name in OUTCOMES or any(rows_of_one_label(column, labels, label) for label in (0, 1))
 
 
 def _plain(name: str) -> str:

@@ -11,8 +11,15 @@ from tnctl.data.sources import files_of
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Slot, Train
-from tnctl.starting.column_kinds import GIVES_AWAY
-from tnctl.starting.column_value import BUCKETS, best_value_auc, edges_of, held_out_auc
+from tnctl.starting.column_value import (
+    BUCKETS,
+    GIVES_AWAY,
+    best_value_auc,
+    edges_of,
+    held_out_auc,
+    in_words,
+    rows_of_one_label,
+)
 from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
 from tnctl.training.sample_ids import occurrences
 
@@ -20,8 +27,6 @@ FEWEST_STEPS = 100
 STEPS = 400  # that an advised batch size gives at least
 SMALLEST_BATCH = 32
 LARGE = 1000.0  # a number that no layer should get unscaled
-OFTEN = 5  # times an id is met before its labels are a rule
-MOST = 0.9  # the share of rows that ids met so often have
 
 
 def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
@@ -47,56 +52,64 @@ def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
             if label_columns.intersection(read[f"slots.{slot_name}"]):
                 continue
             ids, owners = occurrences(conf.slots, sample, [number])
-            if decides(ids, owners, label):
-                yield (
-                    f"slots.{slot_name} decides the label {words}: each of its values always has "
-                    "the same one in the sample. Is it known before the label is?"
-                )
-            elif (area := area_of_ids(ids, owners, label)) >= GIVES_AWAY:
-                yield gives_away(f"slots.{slot_name}", words, area)
+            if reason := reason_of_ids(ids, owners, label):
+                yield gives_away(f"slots.{slot_name}", words, reason)
         for number_name, (start, width) in layout.numeric_columns.items():
             key, at = f"numeric.{number_name}", start - layout.numeric_at
             if key in read and not label_columns.intersection(read[key]):
-                area = max(area_of_numbers(numeric[:, at + n], label) for n in range(width))
-                if area >= GIVES_AWAY:
-                    yield gives_away(key, words, area)
+                reasons = (reason_of_numbers(numeric[:, at + n], label) for n in range(width))
+                if reason := next(filter(None, reasons), ""):
+                    yield gives_away(key, words, reason)
 
 
-def gives_away(key: str, label: str, area: float) -> str:
+def gives_away(key: str, label: str, reason: str) -> str:
     return (
-        f"{key} gives the label {label} away: alone it has an AUC of {area:.3f} in the sample. Is "
-        "it known before the label is?"
+        f"{key} gives the label {label} away: {reason} in the sample. Is it known before the "
+        "label is?"
     )
 
 
-def area_of_ids(
+def reason_of_ids(
     ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]
-) -> float:
-    """The AUC that the ids of a slot alone have, as `tnctl init` measures it, or 1 - AUC if larger.
+) -> str:
+    """Why the ids of a slot give the label away, as `tnctl init` measures it; empty if not.
 
     `ids` and `owners`, the row of each, are [n]; `label` is 0 or 1, float32 [rows].
     """
     if not len(ids):
-        return 0.5
+        return ""
     labels = label.astype(np.float64)
     codes = np.unique(ids, return_inverse=True)[1].astype(np.int64)
     counts = np.bincount(owners, minlength=len(labels))
+    of_rows = np.where(counts > 0, 0, -1)
     if counts.max() <= 1:
-        of_rows = np.full(len(labels), -1, np.int64)
         of_rows[owners] = codes
-        area = held_out_auc(of_rows, labels)
-        return max(area, 1 - area)
-    area = held_out_auc(np.minimum(counts, BUCKETS), labels)
-    return max(area, 1 - area, best_value_auc(codes, owners, labels))
+        areas = [held_out_auc(of_rows, labels)]
+    else:
+        areas = [
+            held_out_auc(np.minimum(counts, BUCKETS), labels),
+            best_value_auc(codes, owners, labels),
+        ]
+    return _reason(of_rows, areas, labels, "one of its values" if counts.max() <= 1 else "values")
 
 
-def area_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) -> float:
+def reason_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) -> str:
     """The same of a numeric input, float32 [rows]: of its values or buckets of them."""
     labels = label.astype(np.float64)
     values, codes = np.unique(numbers.astype(np.float64), return_inverse=True)
     buckets = np.searchsorted(edges_of(values), values, side="right")[codes]
-    areas = held_out_auc(codes, labels), held_out_auc(buckets, labels)
-    return max(max(area, 1 - area) for area in areas)
+    areas = [held_out_auc(codes, labels), held_out_auc(buckets, labels)]
+    return _reason(codes, areas, labels, "one of its numbers")
+
+
+def _reason(
+    codes: NDArray[np.int64], areas: list[float], labels: NDArray[np.float64], value: str
+) -> str:
+    area = max(max(area, 1 - area) for area in areas)
+    if area >= GIVES_AWAY:
+        return f"alone it has an AUC of {area:.3f}"
+    rows = rows_of_one_label(codes, labels)
+    return in_words(rows, value) if rows else ""
 
 
 def of_one_class(
@@ -118,22 +131,6 @@ def of_one_class(
                 f"the label {words} is {values[0]:g} in every row of the sample. Is the data "
                 "sorted by it, or is it another column?"
             )
-
-
-def decides(ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]) -> bool:
-    """Whether almost all rows have an id that is met often, and always with one label.
-
-    `ids` and `owners`, the row of each, are [n]; `label` is 0 or 1, float32 [rows].
-    """
-    if not len(ids):
-        return False
-    _, which, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    ones = np.bincount(which, label[owners])
-    often = counts >= OFTEN
-    rows = len(np.unique(owners[often[which]]))
-    return rows >= MOST * len(label) and bool(
-        np.isin(ones[often] / counts[often], (0.0, 1.0)).all()
-    )
 
 
 def of_numbers(
