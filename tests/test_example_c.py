@@ -748,6 +748,7 @@ slots:
             missing: value}
   number: {ids: integer, padding: 18446744073709551615, width: 2}
   age: {column: person.age, ids: quantiles, buckets: 4, missing: value}
+  spent: {column: price, ids: row_quantiles, buckets: 6, missing: value}
   income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
   land: {column: person.places.land, ids: vocabulary, vocabulary: [de, "f\\u00fcr"], oov: 2,
          missing: value, pooling: sqrtn}

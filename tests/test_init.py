@@ -51,7 +51,7 @@ def test_a_log_with_semicolons(tmp_path):
         "revenue": "giveaway",
     }  # fmt: skip
     assert conf["slots"]["tags"] == {"separator": "|", "pooling": "mean"}
-    assert conf["slots"]["price"]["ids"] == "quantiles"
+    assert conf["slots"]["price"]["ids"] == "row_quantiles"
     assert conf["slots"]["price"]["missing"] == "value"
     assert (conf["slots"]["price"]["buckets"], conf["slots"]["age"]["buckets"]) == (8, 15)
     assert conf["data"]["group"] == "user_id"
@@ -400,7 +400,7 @@ def test_few_integers_that_may_be_ids_have_a_bucket_each(tmp_path):
     path = planted_tables.text_labels(tmp_path / "people.data", rows=20_000)
     result, conf, kinds = recognised(path)
     assert kinds["c1"] == "number" and "so each has a bucket" in result.text
-    assert conf["slots"]["c1"] == {"ids": "quantiles", "buckets": 72}
+    assert conf["slots"]["c1"] == {"ids": "row_quantiles", "buckets": 72}
     conf_of(result.text)
 
 

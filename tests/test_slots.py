@@ -1022,7 +1022,7 @@ def test_csv_parquet_and_json_lines_are_one(tmp_path):
         ({"vocabulary": ["a"]}, "vocabulary is for ids=vocabulary"),
         ({"boundaries": [1.0]}, "boundaries is for ids=boundaries"),
         ({"oov": 2}, "oov is for ids=vocabulary"),
-        ({"buckets": 9}, "buckets is for ids=quantiles"),
+        ({"buckets": 9}, "buckets is for ids=quantiles or row_quantiles"),
         ({"ids": "integer", "seed": 3}, "seed is for ids=hash or modulo or vocabulary"),
         ({"ids": "integer", "missing": "value"}, "missing=value needs"),
         ({"keep": "last"}, "give max_length"),

@@ -190,7 +190,7 @@ class IntegerIds(HashIds):
 
 
 class BucketIds(HashIds):
-    """ids=boundaries and quantiles: the number of boundaries at or below a number."""
+    """ids=boundaries and both quantiles: the number of boundaries at or below a number."""
 
     def __init__(self, name: str, slot: Slot, data: Data, lists: Lists) -> None:
         super().__init__(name, slot, data, lists)
@@ -242,6 +242,7 @@ ENCODERS: dict[str, type[HashIds]] = {
     "vocabulary": VocabularyIds,
     "boundaries": BucketIds,
     "quantiles": BucketIds,
+    "row_quantiles": BucketIds,
     **dict.fromkeys(TIME_IDS, TimeIds),
 }
 
@@ -268,7 +269,7 @@ def prepared(array: pa.Array, column: str, where: Where) -> pa.Array:
     if not (numbers.is_text(kind) or pt.is_integer(kind) or pt.is_null(kind)):
         way = "write it as text or integers"
         if pt.is_floating(kind):
-            way = "take ids=boundaries or quantiles, or read it as a numeric input"
+            way = "take ids=boundaries or row_quantiles, or read it as a numeric input"
         elif is_temporal(kind):
             way = "take ids=hour, weekday, day_of_month or day"
         raise UserError(

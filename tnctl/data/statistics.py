@@ -19,6 +19,7 @@ from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.id_encoders import Lists, bucket_numbers
 from tnctl.data.numeric_inputs import vectors
+from tnctl.data.row_quantiles import RowCounts
 from tnctl.data.row_values import row_values
 from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure
@@ -38,7 +39,7 @@ class Statistics:
     standardize: dict[str, Scale] = field(default_factory=dict)
     """numeric name -> (mean, standard deviation), measured or as the conf gives them"""
     boundaries: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """slot name -> ascending boundaries, of ids=quantiles"""
+    """slot name -> ascending boundaries, of ids=quantiles and row_quantiles"""
     vocabularies: dict[str, list[str]] = field(default_factory=dict)
     """slot name -> the lines of its vocabulary_file"""
 
@@ -133,6 +134,12 @@ def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return mix64(values.view(np.uint64))
 
 
+BOUNDARIES: dict[str, type[Distinct | RowCounts]] = {
+    "quantiles": Distinct,
+    "row_quantiles": RowCounts,
+}
+
+
 def standardized(numeric: Mapping[str, Numeric]) -> dict[str, Numeric]:
     """The numeric inputs whose moments are measured."""
     return {
@@ -192,7 +199,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
     """Measure moments and boundaries into `statistics`."""
     inputs, slots = standardized(conf.numeric), bucketed(conf.slots)
     moments = {name: [Moments() for _ in range(n.numbers)] for name, n in inputs.items()}
-    distinct = {name: Distinct() for name in slots}
+    of_slots = {name: BOUNDARIES[slot.ids]() for name, slot in slots.items()}
     columns = [column for name, n in inputs.items() for column in numeric_columns(name, n)]
     columns += [slot_column(name, slot) for name, slot in slots.items()]
     skipped = Skipped("train", conf.data.bad_rows)
@@ -207,20 +214,20 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
 
     for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns))):
         skipped.add(piece.skipped, piece.reason, piece.first)
-        (of_inputs, of_slots), _ = skipped.good(piece.table, piece.where, read)
-        for takers, values in zip(moments.values(), of_inputs, strict=True):
+        (inputs_read, slots_read), _ = skipped.good(piece.table, piece.where, read)
+        for takers, values in zip(moments.values(), inputs_read, strict=True):
             for taker, column in zip(takers, values.T, strict=True):
                 taker.add(column[~np.isnan(column)])
-        for taken, values in zip(distinct.values(), of_slots, strict=True):
-            taken.add(values[~np.isnan(values)])
+        for numbers_seen, values in zip(of_slots.values(), slots_read, strict=True):
+            numbers_seen.add(values[~np.isnan(values)])
         rows += piece.table.num_rows
         if limit is not None and rows >= limit:
             break
     for name, slot in slots.items():
-        if not len(distinct[name].values):
+        if not len(of_slots[name].values):
             column = slot_column(name, slot)
             raise Failure(f"slots.{name}: column '{column}' has no number in data.train")
-        statistics.boundaries[name] = distinct[name].boundaries(slot.buckets)
+        statistics.boundaries[name] = of_slots[name].boundaries(slot.buckets)
     for name, takers in moments.items():
         means, deviations = zip(*(taker.result() for taker in takers), strict=True)
         is_vector = inputs[name].numbers > 1

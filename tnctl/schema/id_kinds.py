@@ -32,6 +32,8 @@ class IdKind:
     """keys that change the ids of the same values; other keys only change which values have one"""
     served: str | None = None
     """the key of serving.json, vocabulary or boundaries, that has the list it needs"""
+    served_as: str | None = None
+    """the kind that serving.json has instead, which makes the same ids by that list"""
 
 
 ID_KINDS: dict[str, IdKind] = {
@@ -60,13 +62,23 @@ ID_KINDS: dict[str, IdKind] = {
         served="boundaries",
     ),
     "quantiles": IdKind(
-        "boundaries measured on data.train",
+        "of distinct values",
         keys=("buckets",),
         counted=True,
         of_numbers=True,
         measured=True,
         decided_by=("buckets",),
         served="boundaries",
+    ),
+    "row_quantiles": IdKind(
+        "of rows",
+        keys=("buckets",),
+        counted=True,
+        of_numbers=True,
+        measured=True,
+        decided_by=("buckets",),
+        served="boundaries",
+        served_as="boundaries",
     ),
     "hour": IdKind("0 to 23, of a time", counted=True, of_times=True),
     "weekday": IdKind("Monday 0 to Sunday 6", counted=True, of_times=True),

@@ -78,7 +78,7 @@ class Slot(Section):
         64,
         2,
         1_000_000,
-        "how many buckets the distinct values are cut into",
+        "how many buckets the values are cut into",
         only_for=kinds_with("buckets"),
     )
     missing: str = choice(

@@ -46,7 +46,7 @@ def number_of(column: Figures, context: Context) -> Column:
         shown += f", {column.missing / column.rows:.1%} missing"
     inputs = []
     if not infinite:
-        settings: dict[str, Any] = {"ids": "quantiles", **missing_key(column)}
+        settings: dict[str, Any] = {"ids": "row_quantiles", **missing_key(column)}
         if (buckets := _buckets(column, context)) != BUCKETS:
             settings["buckets"] = buckets
         inputs.append(Input("slots", column.name, column.name, settings, shown))

@@ -210,7 +210,7 @@ def _complaint(value: Any, of_ids: bool, cut: Cutter | None = None) -> str | Non
     if of_ids and isinstance(value, float | bool):
         return (
             f"{json.dumps(value)} is no id, which are texts and integers. Mend the line, write it "
-            "as text, or read the column as numbers (ids=boundaries or quantiles, or numeric)"
+            "as text, or read the column as numbers (ids=boundaries or row_quantiles, or numeric)"
         )
     # A number that is no id may be of any size: it becomes a float, as in text.
     if of_ids and isinstance(value, int) and abs(value) >= 2**64:

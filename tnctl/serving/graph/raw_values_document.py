@@ -64,9 +64,10 @@ class RawData:
 
 
 def check_id_kind(name: str) -> str:
-    """A kind of ids. Raises PydanticCustomError for a text that is none."""
-    if name not in ID_KINDS:
-        *names, last = map(repr, ID_KINDS)
+    """A kind of ids that serving.json has. Raises PydanticCustomError for another text."""
+    kinds = [known for known, kind in ID_KINDS.items() if kind.served_as is None]
+    if name not in kinds:
+        *names, last = map(repr, kinds)
         raise PydanticCustomError("ids", f"should be {', '.join(names)} or {last}")
     return name
 

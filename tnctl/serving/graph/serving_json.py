@@ -175,7 +175,7 @@ def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str
         cross=sequence(slot.cross),
         separator=slot.separator,
         weights=slot.weights,
-        ids=slot.ids,
+        ids=slot.kind.served_as or slot.ids,
         seed=slot.seed,
         size=as_text(slot.size),
         vocabulary=sequence(vocabulary),
