@@ -37,14 +37,14 @@ def of_tnctl(rank, workers=2, port=29400):
 class Command:
     """The command of one worker, and what it says."""
 
-    def __init__(self, folder, number, variables, overrides):
+    def __init__(self, folder, number, variables, overrides, prefix=()):
         self.err = folder / f"stderr-{number}"
         environment = {name: os.environ[name] for name in os.environ if not name.startswith(OTHERS)}
         environment |= {"TNCTL_TOKEN": TOKEN} | variables
         with self.err.open("ab") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tnctl", *TRAIN, *overrides], cwd=folder, stderr=err,
-                stdout=err, env=environment, start_new_session=True,
+                [*prefix, sys.executable, "-m", "tnctl", *TRAIN, *overrides], cwd=folder,
+                stderr=err, stdout=err, env=environment, start_new_session=True,
             )  # fmt: skip
         self.seen = set()
 
@@ -75,7 +75,8 @@ class Command:
 class Scheduled:
     """The commands of all workers; all processes end with the block."""
 
-    def __init__(self, folder, variables, *overrides, timeout=60):
+    def __init__(self, folder, variables, *overrides, timeout=60, prefixes=()):
+        self.prefixes = prefixes
         self.folder, self.run, self.variables = folder, folder / "run", list(variables)
         self.overrides = [f"cluster.timeout={timeout}", *overrides]
         self.commands = []
@@ -84,7 +85,9 @@ class Scheduled:
 
     def start(self, rank, *overrides):
         """Start the command of a worker, the first time or again."""
-        command = Command(self.folder, rank, self.variables[rank], [*self.overrides, *overrides])
+        prefix = self.prefixes[rank] if self.prefixes else ()
+        overrides = [*self.overrides, *overrides]
+        command = Command(self.folder, rank, self.variables[rank], overrides, prefix)
         self.commands[rank : rank + 1] = [command]
 
     def __enter__(self):

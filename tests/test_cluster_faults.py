@@ -25,6 +25,7 @@ from tnctl import files
 from tnctl.checkpoint import owners
 from tnctl.cluster import cluster_member
 from tnctl.cluster.cluster_member import Member
+from tnctl.cluster.joining import patience
 from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.transport import frames, streams
 from tnctl.cluster.transport.frames import Kind
@@ -238,6 +239,18 @@ def placed(workspace, monkeypatch):
             worker._node.close()
 
 
+class Fast:
+    """Time that passes ten times as fast."""
+
+    @staticmethod
+    def monotonic():
+        return 10 * time.monotonic()
+
+    @staticmethod
+    def sleep(seconds):
+        time.sleep(seconds / 10)
+
+
 class Lost(Exception):
     pass
 
@@ -304,20 +317,27 @@ def test_a_worker_that_is_refused_for_long_ends_and_the_others_go_on(
 
 @pytest.mark.parametrize(("address", "reason"), [
     # Nobody listens on this port.
-    ("127.0.0.1:1", r"1 of 2 workers did not join within 1 s: 0 \(its connection is lost \(UNAV"),
-    (None, "worker 0 did not listen within 1 s: "),
+    ("127.0.0.1:1", r"1 of 2 workers did not join within 25 s: worker 0 at 127\.0\.0\.1:1 "
+     r"\(its connection is lost \(UNAV"),
+    (None, "worker 0 did not listen within 25 s: "),
 ])  # fmt: skip
-def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, address, reason):
+def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, capfd, address, reason):
     monkeypatch.setattr(Member, "_lose", lose)
+    monkeypatch.setattr(patience, "time", Fast)
     monkeypatch.setattr(Assigned, "address", lambda *_: address)
     conf = conf_of(workspace, monkeypatch)
-    impatient = dataclasses.replace(conf.cluster, patience=1.0)
+    impatient = dataclasses.replace(conf.cluster, patience=25.0)
     worker = Member(Assigned(1), dataclasses.replace(conf, cluster=impatient))
     try:
         with pytest.raises(Lost, match=f"^{reason}"):
             worker.join()
     finally:
         worker._endpoint.close()
+    waiting = [line for line in capfd.readouterr().err.splitlines() if "Waiting" in line]
+    assert len(waiting) == (2 if address else 0)  # after 5 s, and after 10
+    for line in waiting:
+        assert line.startswith("worker 1: 1 of 2 workers did not join so far: worker 0 at 127.0.0")
+        assert "Waiting up to 25 s for it (cluster.patience), of which " in line
 
 
 def ask_as_a_stranger(port):

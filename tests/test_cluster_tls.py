@@ -226,7 +226,7 @@ def test_a_worker_of_another_authority_is_refused_in_a_line(parts, pem):
         "tnctl train: worker 1 does not connect to worker 0: its certificate is refused by "
         "cluster.tls.authority"
     )
-    assert "1 of 2 workers did not join within 20 s: 1\n" in training.commands[0].said
+    assert "1 of 2 workers did not join within 20 s: worker 1\n" in training.commands[0].said
     assert "Traceback" not in training.said
 
 

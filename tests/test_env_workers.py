@@ -17,6 +17,7 @@ from conftest import CONF
 from env_commands import TOKEN, Scheduled, free_port, of_tnctl
 from test_cluster import conf_of, digest_of
 
+from benchmarks import network_nodes
 from tnctl import files
 from tnctl.cli import compose
 from tnctl.errors import Failure
@@ -176,11 +177,35 @@ def test_a_wrong_token_ends_the_command_that_has_it_and_no_other(parts):
 
 
 @pytest.mark.long
+def test_the_network_of_a_worker_is_down_for_longer_than_its_restarts(parts):
+    """While its interface is down it has no route: it waits for that as for worker 0."""
+    if (reason := network_nodes.reason_against()) is not None:
+        pytest.skip(reason)
+    with network_nodes.two_nodes() as nodes:
+        address = f"{nodes.addresses[0]}:29400"
+        variables = [of_tnctl(rank) | {"TNCTL_ADDRESS": address} for rank in range(2)]
+        prefixes = [nodes.command(rank, []) for rank in range(2)]
+        with Scheduled(parts, variables, timeout=5, prefixes=prefixes) as training:
+            training.until_saved()
+            nodes.run(1, "ip", "link", "set", network_nodes.LINK, "down")
+            training.until(lambda: "worker 1 cannot reach worker 0 at" in training.commands[1].said)
+            nodes.run(1, "ip", "link", "set", network_nodes.LINK, "up")
+            assert training.wait() == [0, 0], training.said
+    line = (
+        f"worker 1 cannot reach worker 0 at {address}: Network is unreachable. "
+        "Waiting up to 120 s for it (cluster.patience), of which 11"
+    )
+    assert line in training.commands[1].said
+    assert training.said.count("all workers start again") == 2
+    assert trained_once(training.run) and "Traceback" not in training.said
+
+
+@pytest.mark.long
 def test_workers_that_do_not_come_are_waited_for_and_then_the_scheduler_is_asked(parts):
     overrides = ["cluster.patience=3", "cluster.restarts=1"]
     with Scheduled(parts, own()[:1], *overrides) as training:
         assert training.wait() == [75], training.said
-    assert training.said.count("1 of 2 workers did not join within 3 s: 1\n") == 2
+    assert training.said.count("1 of 2 workers did not join within 3 s: worker 1\n") == 2
 
 
 # ---- The variables of each scheduler, with processes -----------------------------

@@ -1,13 +1,15 @@
 """Which worker a process is, by the variables of each scheduler; what contradicts is refused."""
 
+import errno
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from tnctl.cluster.joining import addresses
+from tnctl.cluster.joining import addresses, patience
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import Assignment
+from tnctl.cluster.joining.patience import Patience
 from tnctl.errors import Failure, UserError
 from tnctl.launch import environment, run_token, slurm_nodes
 from tnctl.launch.env_workers import assigned
@@ -233,7 +235,7 @@ def assignment(**given):
 
 
 def test_a_worker_listens_where_it_reaches_worker_0():
-    now = time.monotonic()
+    now = Patience(0)
     assert addresses.listening(assignment(), None, now) == ("127.0.0.1", "127.0.0.1")
     given = assignment(host=None)
     assert addresses.listening(given, "127.0.0.1:9", now) == ("127.0.0.1", "127.0.0.1")
@@ -249,10 +251,44 @@ def test_a_worker_listens_where_it_reaches_worker_0():
         addresses.listening(assignment(host=None), "no-such-name.invalid:9", now)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of a patience, which passes only while it sleeps."""
+    now = [0.0]
+    time = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(patience, "time", time)
+    return now
+
+
+def test_an_interface_that_is_down_is_waited_for(monkeypatch, capfd, clock):
+    interface_to = addresses.interface_to
+
+    def route(ip):
+        if clock[0] < 30:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+        return interface_to(ip)
+
+    monkeypatch.setattr(addresses, "interface_to", route)
+    given, rank_0 = assignment(host=None), "127.0.0.1:9"
+    with pytest.raises(OSError, match="unreachable"):
+        addresses.listening(given, rank_0, Patience(20))
+    assert clock == [20] and capfd.readouterr().err
+    clock[0] = 0
+    assert addresses.listening(given, rank_0, Patience(120)) == ("127.0.0.1", "127.0.0.1")
+    assert clock == [30]
+    words = "worker 1 cannot reach worker 0 at 127.0.0.1:9: Network is unreachable. Waiting up to"
+    rest = "120 s for it (cluster.patience), of which"
+    assert capfd.readouterr().err.splitlines() == [
+        f"{words} {rest} {left} s are left" for left in (115, 110, 100)
+    ]
+
+
 def test_a_name_that_is_a_loopback_address_is_warned_about(monkeypatch, capfd):
     monkeypatch.setattr(addresses, "resolved", lambda *_: "127.0.1.1")
     given = assignment(host="node1")
-    assert addresses.listening(given, "node1:9", time.monotonic()) == ("127.0.1.1", "node1")
+    assert addresses.listening(given, "node1:9", Patience(0)) == ("127.0.1.1", "node1")
     assert "warning: node1 is 127.0.1.1 on its own machine" in capfd.readouterr().err
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tnctl import __version__
 from tnctl.cluster.following import membership_of
@@ -27,6 +28,7 @@ from tnctl.cluster.joining.members import (
     parse_welcome,
     to_body,
 )
+from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
@@ -41,7 +43,6 @@ from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf
 
-SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_TO_LEAVE = 2.0
 SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
 FLUSHED = 0.2  # seconds in which the last frames are sent
@@ -55,14 +56,14 @@ class Member:
         self.rank, self.membership = assignment.rank, membership_of(supervised, conf.cluster)
         runs_recipe = not self.membership.is_server(self.rank)
         self._supervised, self._timeout = supervised, conf.cluster.timeout
-        self._patience = conf.cluster.patience
-        self._deadline = time.monotonic() + self._patience
+        self._patience = Patience(conf.cluster.patience)
         self._command = assignment.task["command"]
         self._generation = 0
         self._node: Node | None = None
         self._liveness: Liveness | None = None
         self._lock = threading.Lock()
         self._connected: set[int] = set()
+        self._addresses: dict[int, str] = {}  # of the others, as far as they are known
         self._change = threading.Condition()
         self._is_leaving = False
         self._refusals = Refusals()
@@ -97,16 +98,19 @@ class Member:
             self._supervised.report_port(self._endpoint.port)
             self._take(self._roster.welcome())  # of a cluster of one worker
         else:
-            address = self._supervised.address(self._patience)
+            address = self._supervised.address(self._patience.seconds)
             if address is None:
+                seconds = self._patience.seconds
                 self._lose(
-                    f"worker 0 did not listen within {self._patience:g} s: it hangs, or its "
-                    "imports take longer"
+                    f"worker 0 did not listen within {seconds:g} s: it hangs, or its imports take "
+                    "longer"
                 )
             else:
+                self._addresses[0] = address
                 self._endpoint.connect(0, address)
         self._wait(lambda: self._welcome is not None)
         assert self._welcome is not None
+        self._addresses = dict(enumerate(self._welcome.addresses))
         for peer in range(1, self.rank):
             self._endpoint.connect(peer, self._welcome.addresses[peer])
         peers = others(self.rank, self.membership.size)
@@ -126,35 +130,29 @@ class Member:
 
     def _listen(self, host: str, encryption: Certificates | None) -> Endpoint:
         """The endpoint, which listens; waits for an address that another process still has."""
-        assignment, is_waiting = self._supervised.assignment, False
-        while True:
-            try:
-                return Endpoint(
-                    str(HostPort(host, assignment.port)),
-                    assignment.token,
-                    self.rank,
-                    self.membership.size,
-                    on_frame=self._on_frame,
-                    on_connected=self._on_connected,
-                    on_lost=self._on_lost,
-                    on_stranger=self._on_stranger,
-                    certificates=encryption,
-                )
-            except Failure as error:
-                # It may be the process that had this rank before, which ends.
-                if not assignment.port or time.monotonic() >= self._deadline:
-                    raise
-                if not is_waiting:
-                    name = self.membership.name(self.rank)
-                    say(f"{name}: {error}. Waiting up to {self._patience:g} s for it")
-                is_waiting = True
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+        assignment = self._supervised.assignment
+        listen = partial(
+            Endpoint,
+            str(HostPort(host, assignment.port)),
+            assignment.token,
+            self.rank,
+            self.membership.size,
+            on_frame=self._on_frame,
+            on_connected=self._on_connected,
+            on_lost=self._on_lost,
+            on_stranger=self._on_stranger,
+            certificates=encryption,
+        )
+        if not assignment.port:
+            return listen()
+        # It may be the process that had this rank before, which ends.
+        return self._patience.attempt(listen, Failure, f"{self._name(self.rank)}: ", after=0)
 
     def _host(self) -> tuple[str, str]:
         """The IP address to listen on, and the host under which the others reach it."""
         assignment = self._supervised.assignment
         try:
-            return addresses.listening(assignment, assignment.rank_0, self._deadline)
+            return addresses.listening(assignment, assignment.rank_0, self._patience)
         except OSError as error:
             self._lose(f"the address of worker 0, {assignment.rank_0}: {error.strerror}")
             raise
@@ -163,26 +161,28 @@ class Member:
         with self._change:
             while not self._change.wait_for(condition, SECONDS_BETWEEN_LOOKS):
                 # Whoever is refused ends, and those that refuse it go on.
-                seconds = min(SECONDS_REFUSED, self._patience / 2)
+                seconds = min(SECONDS_REFUSED, self._patience.seconds / 2)
                 for peer, reason in self._endpoint.mistakes(seconds).items():
                     raise UserError(
                         f"{self._name(self.rank)} does not connect to {self._name(peer)}: {reason}"
                     )
-                if time.monotonic() >= self._deadline:
-                    self._lose(self._missing())
+                if self._patience.is_over:
+                    self._lose(self._missing(f"did not join within {self._patience.seconds:g} s"))
+                self._patience.tell(
+                    f"{self._name(self.rank)}: {self._missing('did not join so far')}"
+                )
 
-    def _missing(self) -> str:
-        """Which workers did not join, and why the last attempt to connect to each failed."""
+    def _missing(self, verb: str) -> str:
+        """Which processes are not connected, where, and why the last attempt for each failed."""
         missing = sorted(others(self.rank, self.membership.size) - self._connected)
-        failures = {peer: self._endpoint.failure(peer) for peer in missing}
-        has_servers = self.membership.servers
-        called = {peer: self._name(peer) if has_servers else f"{peer}" for peer in missing}
-        names = [called[peer] + (f" ({why})" if why else "") for peer, why in failures.items()]
-        kind = "workers and servers" if has_servers else "workers"
-        return (
-            f"{len(missing)} of {self.membership.size} {kind} did not join within "
-            f"{self._patience:g} s: {', '.join(names)}"
-        )
+        names = [
+            self._name(peer)
+            + (f" at {self._addresses[peer]}" if peer in self._addresses else "")
+            + (f" ({why})" if (why := self._endpoint.failure(peer)) else "")
+            for peer in missing
+        ]
+        kind = "workers and servers" if self.membership.servers else "workers"
+        return f"{len(missing)} of {self.membership.size} {kind} {verb}: {', '.join(names)}"
 
     def _name(self, rank: int) -> str:
         return self.membership.name(rank)

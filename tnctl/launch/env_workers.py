@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import time
 from functools import partial
 from importlib.util import find_spec
 
@@ -12,6 +11,7 @@ from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.joining.patience import Patience
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
 from tnctl.launch import environment, run_token
@@ -28,8 +28,6 @@ from tnctl.launch.supervisor import TRAIN, Supervisor
 from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
 from tnctl.progress import say
 from tnctl.schema import Conf
-
-SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
@@ -105,18 +103,12 @@ def assigned(place: environment.Place, token: str) -> Place:
 
 def _wait_for_lock(conf: Conf) -> None:
     """Return when no process trains into the output: one whose command was killed may still end."""
-    deadline, is_waiting = time.monotonic() + conf.cluster.patience, False
-    while True:
-        try:
-            with files.locked(conf.output):
-                return
-        except files.HeldError as error:
-            if time.monotonic() >= deadline:
-                raise
-            if not is_waiting:
-                say(f"{error}. Waiting up to {conf.cluster.patience:g} s for its end")
-            is_waiting = True
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def look() -> None:
+        with files.locked(conf.output):
+            pass
+
+    Patience(conf.cluster.patience).attempt(look, files.HeldError, after=0)
 
 
 def _claim_log(conf: Conf, membership: Membership, rank: int) -> None:
@@ -126,16 +118,15 @@ def _claim_log(conf: Conf, membership: Membership, rank: int) -> None:
         claim_logs(conf.output, log_names(membership))
         return
     listed = ListedFiles(files.join(conf.output, WORKER_LOGS), WORKERS)
-    deadline = time.monotonic() + conf.cluster.patience
-    while True:
-        try:
-            listed.require([membership.log_name(rank)])
-            return
-        except Failure as error:
-            if time.monotonic() >= deadline:
-                raise Problem(
-                    f"worker 0 has not begun within {conf.cluster.patience:g} s, or has another "
-                    f"output: {error}",
-                    LOST,
-                ).error() from None
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+    try:
+        Patience(conf.cluster.patience).attempt(
+            lambda: listed.require([membership.log_name(rank)]),
+            Failure,
+            "worker 0 has not begun, or has another output: ",
+        )
+    except Failure as error:
+        raise Problem(
+            f"worker 0 has not begun within {conf.cluster.patience:g} s, or has another "
+            f"output: {error}",
+            LOST,
+        ).error() from None

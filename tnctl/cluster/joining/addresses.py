@@ -4,17 +4,17 @@ import contextlib
 import ipaddress
 import re
 import socket
-import time
+from functools import partial
 from typing import NamedTuple
 
 from tnctl.cluster.joining.assignment import LOOPBACK, Assignment
+from tnctl.cluster.joining.patience import Patience
 from tnctl.errors import Failure
 from tnctl.progress import say
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,238}[A-Za-z0-9_.])?")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 ANY = ("0.0.0.0", "::")
-SECONDS_BETWEEN_ATTEMPTS = 0.5
 
 
 class HostPort(NamedTuple):
@@ -61,18 +61,9 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def resolved(host: str, deadline: float) -> str:
-    """The IP address of a host; waits for its name, which may come with the host.
-
-    Raises OSError when the name is unknown at the deadline (time.monotonic).
-    """
-    while True:
-        try:
-            return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
-        except socket.gaierror:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+def resolved(host: str) -> str:
+    """The IP address of a host. Raises OSError for an unknown name."""
+    return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
 
 
 def interface_to(ip: str) -> str:
@@ -95,17 +86,26 @@ def is_of_this_machine(ip: str) -> bool:
     return True
 
 
-def listening(assignment: Assignment, rank_0: str | None, deadline: float) -> tuple[str, str]:
+def listening(assignment: Assignment, rank_0: str | None, patience: Patience) -> tuple[str, str]:
     """The IP address that a worker listens on, and the host under which the others reach it.
 
-    `rank_0` is where rank 0 is reached (HOST:PORT). Raises OSError when a name is not resolved at
-    the deadline (time.monotonic), and Failure for a host that is none of this machine.
+    `rank_0` is where rank 0 is reached (HOST:PORT). A name may become known with its host, and a
+    route come back with an interface, so both are waited for. Raises OSError when that takes too
+    long, and Failure for a host that is none of this machine.
     """
     outward = None
     if rank_0 is not None and (assignment.host is None or assignment.host in ANY):
-        outward = interface_to(resolved(parse(rank_0).host, deadline))
+        outward = patience.attempt(
+            lambda: interface_to(resolved(parse(rank_0).host)),
+            OSError,
+            f"worker {assignment.rank} cannot reach worker 0 at {rank_0}: ",
+        )
     host = assignment.host or outward or LOOPBACK
-    ip = host if host in ANY else resolved(host, deadline)
+    ip = host
+    if host not in ANY:
+        ip = patience.attempt(
+            partial(resolved, host), OSError, f"worker {assignment.rank} cannot find {host}: "
+        )
     if not is_of_this_machine(ip):
         raise Failure(
             f"worker {assignment.rank} cannot listen on {host}: {ip} is no address of its machine. "
