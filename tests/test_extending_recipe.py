@@ -8,7 +8,7 @@ from pathlib import Path
 import tnctl.recipes
 
 from tnctl import shipped
-from tnctl.cli.settings import settings_of
+from tnctl.model.recipe_settings import settings_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

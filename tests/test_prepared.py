@@ -21,7 +21,7 @@ from tnctl.data.formats.prepared_document import PreparedManifest
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
-from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
+from tnctl.schema import Conf, Data, Label, Numeric, Slot, Split, Time, Train
 
 GOLDEN = Path(__file__).parent / "golden"
 SLOTS = {
@@ -234,6 +234,25 @@ def test_keys_that_are_newer_than_the_data_are_at_their_defaults(conf, tmp_path)
     del content["conf"]["numeric"]["score"]["clip"], content["conf"]["data"]["pairs"]
     (tmp_path / "to" / "manifest.json").write_bytes(manifest.sealed(content))
     prepared_files.open_folder(changed(conf, prepared=str(tmp_path / "to")))
+
+    times = {"user": Time(format="%d.%m.%Y")}
+    conf = dataclasses.replace(conf, slots={"hour": Slot(column="user", ids="hour")})
+    conf = changed(conf, times=times, split=Split(validation=0.1), validation=None)
+    content["conf"] = documents.plain(prepared_files.deciding(conf))
+    data = content["conf"]["data"]
+    del data["times"]["user"]["offset"], data["split"]["seed"]
+    del data["labels"]["long"]["positive"]
+    (tmp_path / "to" / "manifest.json").write_bytes(manifest.sealed(content))
+    conf = changed(conf, prepared=str(tmp_path / "to"))
+    prepared_files.open_folder(conf)
+    with pytest.raises(UserError, match=r"keys differ: data.times.user.offset, data.split.seed\."):
+        prepared_files.open_folder(
+            changed(
+                conf,
+                times={"user": Time(format="%d.%m.%Y", offset="+01:00")},
+                split=Split(validation=0.1, seed=3),
+            )
+        )
 
 
 def test_columns_are_as_narrow_as_their_rows(tmp_path):

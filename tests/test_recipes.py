@@ -16,11 +16,11 @@ import tensorflow as tf
 import yaml
 
 from tnctl import shipped
-from tnctl.cli.settings import settings_of as source_settings
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.model import Tower, building, recipes
 from tnctl.model.layout import plan
+from tnctl.model.recipe_settings import settings_of as source_settings
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tnctl import files, manifest, saved_conf
+from tnctl.checkpoint.completed_conf import completed
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
@@ -105,7 +106,7 @@ class Checkpoint:
         return DamagedError(self.folder, what, "Take another checkpoint")
 
     def conf(self) -> dict[str, Any]:
-        """The conf it was trained with, as plain values (tnctl.saved_conf).
+        """The conf it was trained with, as plain values (tnctl.saved_conf), with all keys.
 
         Raises DamagedError for a file that is not JSON, or that no command can have saved.
         """
@@ -122,7 +123,7 @@ class Checkpoint:
                 saved_conf.check(content)
             except saved_conf.ForeignValueError as error:
                 raise self.damaged(f"{url} was not saved by tnctl: {error}") from error
-        return content
+        return completed(content)
 
     def golden(self) -> list[GoldenLine]:
         """The golden rows: raw rows with the model's inputs and outputs for them."""

@@ -148,9 +148,7 @@ def monitored(checkpoints: list[Stored]) -> str | None:
     """The metric that the newest usable checkpoint's conf monitors; None where it is damaged."""
     newest = newest_usable(checkpoints)
     with contextlib.suppress(Failure):
-        evaluation = None if newest is None else newest.conf().get("evaluation")
-        monitor = evaluation.get("monitor") if isinstance(evaluation, dict) else None
-        return monitor if isinstance(monitor, str) else None
+        return None if newest is None else newest.conf()["evaluation"]["monitor"]
     return None
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
-from tnctl.masking import bare_conf
 from tnctl.saved_conf import conf_of, refuse_odd_urls
 from tnctl.schema import Cluster, Conf, Data, differences, from_values
 
@@ -122,7 +121,6 @@ def refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
     """
     from tnctl.saved_conf import conf_to_json
 
-    # The conf of an older tnctl may lack keys, which have their defaults then.
     trained, now = conf_to_json(from_values(saved)), conf_to_json(conf)
     for name in OF_ROWS:
         for key in differences(now[name], trained[name], name):
@@ -161,10 +159,11 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
 
 def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
     """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
+    from tnctl.checkpoint.completed_conf import differing_keys
     from tnctl.saved_conf import conf_to_json
 
-    saved, now = bare_conf(checkpoint.conf()), bare_conf(conf_to_json(conf))
-    differing = [key for name in FIXED for key in differences(now[name], saved[name], name)]
+    keys = differing_keys(conf_to_json(conf), checkpoint.conf())
+    differing = [key for key in keys if key.partition(".")[0] in FIXED]
     refuse_if(
         differing,
         f"{checkpoint.folder} was trained with another conf; these keys differ: "

@@ -12,8 +12,8 @@ from tnctl.cli import conf_files
 from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
 from tnctl.cli.command_names import COMMANDS, module_of
 from tnctl.cli.help import GROUPS, groups_of, options, used
-from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.model.recipe_settings import settings_of
 from tnctl.schema import NAME
 
 TAKES = ()

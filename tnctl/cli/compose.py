@@ -13,9 +13,9 @@ from tnctl.cli import arguments, conf_files, search_path
 from tnctl.cli.help import GROUPS
 from tnctl.cli.mistakes import explained
 from tnctl.cli.overrides import apply, check, is_choice, line_of_choice, parsed
-from tnctl.cli.settings import settings_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
+from tnctl.model.recipe_settings import settings_of
 from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint

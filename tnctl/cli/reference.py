@@ -16,7 +16,7 @@ from tnctl.cli.help import (
     sections,
     shown_defaults,
 )
-from tnctl.cli.settings import settings_of
+from tnctl.model.recipe_settings import settings_of
 
 INTRODUCTION = """\
 # Every key of a conf

@@ -82,6 +82,5 @@ def sized(conf: Conf, batch_size: int | None) -> Conf:
 
 
 def as_saved(conf: Conf, saved: Mapping[str, Any]) -> Conf:
-    """A conf with the batch size of a saved conf, if it leaves that open."""
-    train = saved.get("train")
-    return sized(conf, train.get("batch_size") if isinstance(train, dict) else None)
+    """A conf with the batch size of a saved conf, with all keys, if it leaves that open."""
+    return sized(conf, saved["train"]["batch_size"])

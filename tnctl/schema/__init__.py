@@ -42,7 +42,7 @@ from tnctl.schema.training_sections import (
     Train,
     Warm,
 )
-from tnctl.schema.values import converted, differences, from_values, register
+from tnctl.schema.values import completed, converted, differences, from_values, register
 
 __all__ = [
     "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "RESERVED_NAMES", "RULES",
@@ -50,6 +50,6 @@ __all__ = [
     "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
     "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time",
-    "Tls", "Train", "Warm", "all_keys", "branches", "converted", "dataclass_of", "differences",
-    "from_values", "hint_of", "keys_like", "no_key", "register", "time_columns",
+    "Tls", "Train", "Warm", "all_keys", "branches", "completed", "converted", "dataclass_of",
+    "differences", "from_values", "hint_of", "keys_like", "no_key", "register", "time_columns",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Plain values, as of a YAML file or a saved conf, and the Conf that they make."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -8,11 +9,15 @@ from typing import Any, get_args, get_origin
 
 from tnctl.errors import SHOWN, UserError, refuse_if
 from tnctl.schema.conf import Conf
-from tnctl.schema.keys import branches, hints_of, keys_like, no_key
+from tnctl.schema.declarations import default_of
+from tnctl.schema.keys import NAME, branches, dataclass_of, hints_of, keys_like, no_key
 
 KEYS_SHOWN = 4
 # Sections whose names the user chooses, with values of no declared type.
 NAMED = {"recipe": "recipe.SETTING=value", "warm.rename": "warm.rename.NEW=OLD"}
+# The values of keys that a saved conf does not have, where the versions without the key worked by
+# another value than its default. By path, such as train.epochs or slots.NAME.seed.
+ABSENT: dict[str, Any] = {}
 
 
 def from_values(values: Mapping[str, Any]) -> Conf:
@@ -133,6 +138,46 @@ SCALARS: dict[Any, tuple[str, tuple[type, ...], Callable[[Any], Any]]] = {
     ),
     str: ("text, one value", (str, int, float, bool), str),
 }
+
+
+def completed(
+    values: Mapping[str, Any], section: Any = Conf, path: str = "", defaults: Any = None
+) -> dict[str, Any]:
+    """Plain values of a saved section with all its keys, those of other versions too.
+
+    `path` is where the section is, with a dot at its end and `NAME` for each name of the user, and
+    `defaults` an object of the section with its defaults there. What is no section where one should
+    be stays as it is. Without `cluster`, which no saved conf has.
+    """
+    full = dict(values)
+    for declared in dataclasses.fields(section):
+        name, hint = declared.name, hints_of(section)[declared.name]
+        key, kind = path + name, dataclass_of(hint)
+        if key == "cluster":
+            continue
+        default = None if name in values and kind is None else _default(declared, defaults)
+        if name not in values:
+            # An output that is absent has no default that could be resolved here.
+            if isinstance(default, str) and "${" in default:
+                continue
+            value = ABSENT.get(key, default)
+            full[name] = {} if dataclasses.is_dataclass(value) else copy.deepcopy(value)
+        if isinstance(full[name], Mapping):
+            if kind is not None:
+                full[name] = completed(full[name], kind, f"{key}.", default)
+            elif get_origin(hint) is dict and dataclasses.is_dataclass(get_args(hint)[1]):
+                full[name] = {
+                    of_user: completed(inner, get_args(hint)[1], f"{key}.{NAME}.")
+                    if isinstance(inner, Mapping)
+                    else inner
+                    for of_user, inner in full[name].items()
+                }
+    return full
+
+
+def _default(declared: dataclasses.Field, defaults: Any) -> Any:
+    """The default of a key, at the place of an object that has its section's defaults there."""
+    return default_of(declared) if defaults is None else getattr(defaults, declared.name)
 
 
 def differences(values: Any, others: Any, path: str = "") -> list[str]:

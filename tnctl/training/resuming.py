@@ -8,6 +8,7 @@ from tnctl import files, manifest
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import name_of, newest_first, split
+from tnctl.checkpoint.completed_conf import differing_keys
 from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
@@ -18,11 +19,11 @@ from tnctl.errors import Failure, UserError, quoted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
-from tnctl.masking import bare, bare_conf, is_masked
+from tnctl.masking import bare, is_masked
 from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Conf, Train, differences
+from tnctl.schema import Conf
 from tnctl.training import early_stopping, pass_sums, run_folder
 from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import NOT_COMPARED
@@ -43,8 +44,7 @@ def start(conf: Conf) -> Checkpoint | None:
         try:
             checkpoint = open_checkpoint(folder)
             saved = checkpoint.conf()
-            now = conf_to_json(as_saved(conf, saved))
-            differing = differences(bare_conf(now), bare_conf(saved))
+            differing = differing_keys(conf_to_json(as_saved(conf, saved)), saved)
         except DamagedError as error:
             say(str(error))
             damage = damage or error
@@ -86,9 +86,7 @@ def is_given_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
 
     Training by days goes on with each new day, and with as many passes as before.
     """
-    train = checkpoint.conf().get("train")
-    earlier = train.get("epochs", Train().epochs) if isinstance(train, dict) else Train().epochs
-    return conf.train.epochs > earlier and not daily(conf)
+    return conf.train.epochs > checkpoint.conf()["train"]["epochs"] and not daily(conf)
 
 
 def lacks_last_step(conf: Conf, checkpoint: Checkpoint) -> bool:

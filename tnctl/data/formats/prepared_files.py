@@ -6,7 +6,7 @@ its manifest, and another conf is refused.
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,12 +22,13 @@ from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedM
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked_conf
-from tnctl.schema import Conf, Data, Numeric, Slot, differences
+from tnctl.schema import Conf, completed, differences
 
 # How rows are trained, not what they are: these keys of slots may differ.
 OF_ROWS = {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
 }  # fmt: skip
+OF_LOSS = {"weight"}  # the key of labels that may differ
 OF_DATA = (
     "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
     "check_utf8", "weight", "group", "reference",
@@ -61,16 +62,18 @@ def deciding(conf: Conf) -> DecidingConf:
     Without secrets of URLs, which decide none.
     """
     data = conf.data
-    labels = {
-        name: {"column": label.column, "positive": label.positive, "above": label.above}
-        for name, label in data.all_labels.items()
-    }
+    labels = {name: dataclasses.asdict(label) for name, label in data.all_labels.items()}
+    slots = {name: dataclasses.asdict(slot) for name, slot in conf.slots.items()}
     keys = {
-        "slots": {name: _of_slot(slot) for name, slot in conf.slots.items()},
+        "slots": {
+            # Missing values keep their places in a sequence, and only there.
+            name: keys | {"sequence": conf.slots[name].pooling == "none"}
+            for name, keys in _without(OF_ROWS, slots).items()
+        },
         "numeric": {name: dataclasses.asdict(numeric) for name, numeric in conf.numeric.items()},
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
-            "labels": labels,
+            "labels": _without(OF_LOSS, labels),
             "times": {name: dataclasses.asdict(time) for name, time in data.times.items()},
             **{str(split): data.source(split) for split in SPLITS},
             "split": dataclasses.asdict(data.split) if data.is_cut("train") else None,
@@ -80,21 +83,28 @@ def deciding(conf: Conf) -> DecidingConf:
     return documents.parse(DecidingConf, text.encode())
 
 
-def _of_slot(slot: Slot) -> dict[str, Any]:
-    keys = {key: value for key, value in dataclasses.asdict(slot).items() if key not in OF_ROWS}
-    # Missing values keep their places in a sequence, and only there.
-    return keys | {"sequence": slot.pooling == "none"}
+def _without(names: Collection[str], sections: Any) -> Any:
+    """Named sections without some of their keys; what is no section stays, to be compared."""
+    if not isinstance(sections, Mapping):
+        return sections
+    return {
+        name: {key: value for key, value in keys.items() if key not in names}
+        if isinstance(keys, Mapping)
+        else keys
+        for name, keys in sections.items()
+    }
 
 
 def _completed(stored: DecidingConf) -> DecidingConf:
-    """The same with keys that tnctl did not have when it was written, at their defaults."""
-    slot, numeric, data = _of_slot(Slot()), dataclasses.asdict(Numeric()), Data()
+    """The same with the keys that tnctl did not have when it was written."""
+    data = {"split": None, **stored.data}
+    full = completed({"slots": stored.slots, "numeric": stored.numeric, "data": data})
+    full["data"]["labels"] = _without(OF_LOSS, full["data"]["labels"])
+    slots = _without(OF_ROWS, full["slots"])
     return DecidingConf(
-        slots={name: slot | keys for name, keys in stored.slots.items()},
-        numeric={name: numeric | keys for name, keys in stored.numeric.items()},
-        data={key: getattr(data, key) for key in OF_DATA}
-        | {"split": None, "times": {}}
-        | stored.data,
+        slots={name: {"sequence": False} | keys for name, keys in slots.items()},
+        numeric=full["numeric"],
+        data=data | {key: full["data"][key] for key in (*OF_DATA, "labels", "times", "split")},
     )
 
 

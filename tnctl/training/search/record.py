@@ -18,9 +18,9 @@ from optuna.pruners import MedianPruner, NopPruner
 from optuna.trial import TrialState
 
 from tnctl import documents
+from tnctl.checkpoint.completed_conf import differing_keys
 from tnctl.documents import Count, DocumentError, Text, TreeByName
 from tnctl.errors import Failure, UserError, shortened
-from tnctl.schema import differences
 from tnctl.training.search.results import State, Trial
 from tnctl.training.search.search_parameters import LONGEST_REASON, Parameter, Value
 from tnctl.training.search.seeded_sampler import SeededSampler
@@ -178,7 +178,7 @@ def refuse_other_search(kept: Description, wanted: Description) -> None:
     new = {parameter.key: parameter for parameter in wanted.parameters}
     differing = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     if not differing:
-        differing = differences(wanted.conf, kept.conf)
+        differing = differing_keys(wanted.conf, kept.conf)
         names = ("seed", "sweep.seed"), ("monitor", "evaluation.monitor")
         differing += [key for name, key in names if getattr(kept, name) != getattr(wanted, name)]
     if differing:

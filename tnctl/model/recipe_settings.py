@@ -1,6 +1,7 @@
 """The settings of a recipe, read from its source: neither Keras nor the user's code is run."""
 
 import ast
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,19 @@ def settings_of(recipe: Any) -> dict[str, str] | None:
         if isinstance(node, ast.FunctionDef) and node.name == "build":
             return None if node.args.kwarg else _defaults(node.args)
     return None
+
+
+@functools.cache
+def defaults_of(recipe: Any) -> dict[str, Any]:
+    """The settings of a shipped recipe that have defaults, as JSON holds them; of others none."""
+    if recipe not in shipped.recipes():
+        return {}
+    texts = (settings_of(recipe) or {}).items()
+    values = {setting: ast.literal_eval(text) for setting, text in texts if text}
+    return {
+        setting: list(value) if isinstance(value, tuple) else value
+        for setting, value in values.items()
+    }
 
 
 def _defaults(parameters: ast.arguments) -> dict[str, str]:
