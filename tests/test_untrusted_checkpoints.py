@@ -258,6 +258,24 @@ def test_urls_that_do_more_than_name_files_are_not_opened(cli, run_copy):
     assert not mark.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("/proc/kmsg", "a file of the kernel"), ("/dev/zero", "a device"), ("fifo", "a FIFO")],
+)
+def test_what_is_no_regular_file_is_not_read(cli, run_copy, name, kind):
+    """Reading it may never end. What only looks like a name of a file stays one."""
+    os.mkfifo(run_copy / "clicks/fifo")
+    for spec in (name, f"{name[:-1]}[{name[-1]}]"):
+        change(newest(run_copy), put("data/test", spec))
+        done = cli("evaluate", "output=run", cwd=run_copy)
+        assert done.code in (1, 2), done.err
+        if spec == name:
+            assert f"is '{name}', {kind}, and of what a checkpoint names" in done.last
+        # What the user names is read as data from regular files only, too.
+        done = cli("evaluate", "output=run", f"data.test='{name}'", cwd=run_copy)
+        assert (done.code, f"{name} is {kind}, and data is read" in done.last) == (1, True)
+
+
 @pytest.mark.parametrize("url", ["simplecache::https://h/a", "github://o:r@main/a", "data:,a"])
 def test_every_key_of_a_saved_conf_that_names_a_file(trained, url):
     saved = newest_or_fail(str(trained / "run")).conf()

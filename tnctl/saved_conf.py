@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any
 
-from tnctl import shipped
+from tnctl import files, shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
 from tnctl.masking import masked_conf, with_texts
@@ -76,13 +76,23 @@ def conf_of(values: dict[str, Any], folder: str) -> Conf:
 def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[str]) -> None:
     """Refuse a conf with a URL that only a checkpoint names, and that does more than name a file.
 
+    Also one that names a FIFO, a device or a file of /proc: reading it may never end.
+
     `values` is the conf of the checkpoint in `folder` with the command line's overrides, `given`
     the keys that these set. Raises UserError, naming every such key.
     """
     texts: dict[str, str] = {}
     with_texts(values, texts.setdefault)
+    root = texts.get("data.root")
+    texts = {key: text for key, text in texts.items() if key.partition("[")[0] not in given}
+    for key, text in texts.items():
+        if kind := files.special_kind(text) or files.special_kind(files.join(root, text)):
+            raise UserError(
+                f"{key} in the conf of {folder} is {quoted(text)}, {kind}, and of what a "
+                "checkpoint names only regular files are read. If you mean it, give "
+                f"{key.partition('[')[0]}=… on the command line"
+            )
     odd = [key for key, text in texts.items() if not is_plain(text)]
-    odd = [key for key in odd if key.partition("[")[0] not in given]
     if odd:
         key = odd[0]
         keys = " ".join(

@@ -13,6 +13,7 @@ from tnctl.files.listings import (
     listed,
     prefixes,
     remote_place,
+    special_kind,
 )
 from tnctl.files.locks import HeldError, locked, take_lock
 from tnctl.files.output_files import (
@@ -53,5 +54,5 @@ __all__ = [
     "expand", "fingerprint", "fixed_folder", "free_bytes", "is_link", "join", "lies_at",
     "list_folder", "listed", "local_path", "locked", "move_file", "open_input", "open_output",
     "prefixes", "read_bytes", "read_most", "remote_place", "remove_empty_folder", "remove_file",
-    "size", "sync", "take_lock", "translated", "upload_folder", "write_bytes",
+    "size", "special_kind", "sync", "take_lock", "translated", "upload_folder", "write_bytes",
 ]  # fmt: skip

@@ -15,6 +15,12 @@ from tnctl.files.storage import AbsentError, join, local_path, storage, translat
 MAGIC = frozenset("*?[")
 Kind = Literal["file", "folder", "other"]
 KINDS: dict[int, Kind] = {stat.S_IFDIR: "folder", stat.S_IFREG: "file"}
+SPECIAL = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     given wins over the meaning of `*`, `?` and `[` in it, and so does a leading folder over that of
     `[` (`fixed_folder`). Of a folder, or each folder of a glob,
     they are all files within, at any depth, but those with a `.` or `_` in front of their own or a
-    folder's name. Raises `Failure` when there is no file.
+    folder's name. Raises `Failure` when there is no file, and for one that is no regular file.
     """
     if not isinstance(spec, str):
         return [url for name in spec for url in expand(name, root)]
@@ -43,13 +49,14 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     with translated(url):
         system, path = storage(url)
         if system.isfile(path):
-            return [url]
+            return [_regular(url)]
         refuse_if(
             system.isdir(path),
             f"{url} is a folder. Name its files with a glob, such as {url}/*.csv, or all files in "
             f"it as {url}/",
             Failure,
         )
+    _regular(url)
     refuse_if(
         not MAGIC.intersection(spec),
         f"{url} was not found. Check the name, and data.root if it starts from there",
@@ -64,7 +71,27 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
             f"{url} matches no file. Check the glob, and data.root if it starts there",
             AbsentError,
         )
-        return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+        return [_regular(system.unstrip_protocol(name) if "://" in url else name) for name in names]
+
+
+def special_kind(url: str) -> str | None:
+    """What a path of this machine is that may have no end, such as `a FIFO`; None for others."""
+    local = local_path(url)
+    if local is not None:
+        with contextlib.suppress(OSError, ValueError):
+            if kind := SPECIAL.get(stat.S_IFMT(local.stat().st_mode)):
+                return kind
+            # Files of /proc and /sys look like regular ones, and reading some never returns.
+            if os.path.realpath(local).startswith(("/proc/", "/sys/")):
+                return "a file of the kernel"
+    return None
+
+
+def _regular(url: str) -> str:
+    """The same URL. Raises Failure where it is of this machine and no regular file."""
+    if (kind := special_kind(url)) is not None:
+        raise Failure(f"{url} is {kind}, and data is read from regular files. Copy it to one")
+    return url
 
 
 def fixed_folder(spec: str, root: str | None = None) -> str:
@@ -121,7 +148,7 @@ def _within_folders(url: str, spec: str, root: str | None) -> list[str]:
         f"{url} names no folder with files. Check the name, and data.root if it starts there",
         AbsentError,
     )
-    return [system.unstrip_protocol(name) if "://" in url else name for name in names]
+    return [_regular(system.unstrip_protocol(name) if "://" in url else name) for name in names]
 
 
 def _is_hidden(path: str) -> bool:
