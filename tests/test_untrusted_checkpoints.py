@@ -222,6 +222,14 @@ def test_every_command_checks_it(cli, run_copy, monkeypatch):
     assert (done.code, json.loads(done.out)[-1]["monitor"]) == (0, None)
 
 
+def test_settings_that_make_huge_weights_are_refused_in_a_line(cli, run_copy):
+    change(newest(run_copy), put("recipe/hidden", [2_000_000, 2_000_000]))
+    done = cli("evaluate", "output=run", cwd=run_copy)
+    assert done.code == 1
+    assert "'hidden': [2000000, 2000000]" in done.last
+    assert "needs more memory than this machine has. " in done.last
+
+
 # ---- URLs that only a checkpoint names ----
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl.data.statistics import Statistics
-from tnctl.errors import UserError, did_you_mean
+from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
@@ -119,6 +119,11 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     try:
         inputs = Inputs(layout)
         logits = recipe(inputs, **settings)
+    except tf.errors.ResourceExhaustedError as error:
+        raise Failure(
+            f"recipe {name} with {settings_in_words(conf)} needs more memory than this machine "
+            "has. Give it smaller layers"
+        ) from error
     except (TypeError, AttributeError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         if layout.numeric_at == 0:
@@ -127,8 +132,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
                 f"embedding.width={conf.embedding.width}"
             ) from error
         if isinstance(error, ValueError):  # Keras, of a setting
-            given = {key: value for key, value in conf.recipe.items() if key != "name"}
-            raise UserError(f"recipe {name} refused {given}: {reason}") from error
+            raise UserError(f"recipe {name} refused {settings_in_words(conf)}: {reason}") from error
         raise
     finally:
         keras.config.set_dtype_policy(policy)
@@ -146,6 +150,11 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
             "Dropout; layers that draw random numbers themselves (LSTM and GRU too) cannot be used"
         )
     return network, tuple(named)
+
+
+def settings_in_words(conf: Conf) -> str:
+    """The settings that a conf gives to its recipe, as an error names them."""
+    return str({key: value for key, value in conf.recipe.items() if key != "name"})
 
 
 def with_towers(recipe: str, network: Any, heads: dict[str, Any], inputs: Inputs) -> Any:
