@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ import pyarrow as pa
 import pytest
 from test_redis import Server, needs_redis_server
 
+from benchmarks import planted_tables
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.data.formats import json_paths
+from tnctl.data.times import times_of
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import Filter
@@ -554,14 +557,52 @@ def test_several_heads_are_named(tmp_path):
 PAGE = ROOT / "docs/serving.md"
 
 
+QUICK = ["train.epochs=1", "evaluation.ablate=false"]
+# What init does not write, but the scorer knows.
+MORE = [
+    "+slots.kind={column: user.id, ids: modulo, size: 50, missing: value, pooling: sqrtn}",
+    "+slots.system={column: device.os, ids: vocabulary, vocabulary: [ios, web], oov: 2, width: 0}",
+    "+slots.month={column: time, ids: day_of_month, linear: false}",
+    "+numeric.year={column: time, since: '2026-01-01', unit: hour, transform: log1p}",
+    "+numeric.both={columns: [price, age], clip: [20, null], default: 27}",
+]
+
+
+def all_kinds(rows):
+    """Rows with a column of each kind that init recognises."""
+    t = planted_tables.planted(rows)
+    times = (t["seconds"] + np.arange(rows) % 30 * 86_400).astype("datetime64[s]")
+    for k in range(rows):
+        moment = times[k].item()
+        yield {
+            "clicked": int(t["clicks"][k]),
+            "user": {"id": t["user"][k], "visits": int(k * 7919 % 1000)},
+            "device": {"os": ("ios", "android", "web")[k % 3]} if k % 7 else None,
+            "basket": [{"id": i, "count": len(i) / 4} for i in t["history"][k]],
+            "item": "?" if k % 40 == 3 else t["item"][k],
+            "tags": "|".join(t["genres"][k]),
+            "viewed": json.dumps(t["history"][k]),
+            "recent": [int(i[1:]) + 1 for i in t["history"][k]][:8]
+            + [0] * (8 - len(t["history"][k])),
+            "vector": [float(x) for x in np.sin([k, 2 * k, 3 * k])],
+            "mobile": k % 4 == 0,
+            "shop_id": None if k % 9 == 0 else float(k % 60),
+            "age": int(t["age"][k]),
+            "price": None if k % 20 == 0 else float(t["price"][k]),
+            "spent": 0.0 if k % 10 < 7 else round(float(t["price"][k]) * (k % 17), 2),
+            "time": moment.strftime("%d/%m/%Y %I:%M:%S %p"),
+            "signup": (moment - timedelta(days=k % 97 + 1, hours=k % 5)).isoformat(" ") + " +01:00",
+        }
+
+
 @pytest.fixture(scope="module")
-def simple(trained, cli, tmp_path_factory):
-    """A model with those slots that the scorer of the page knows."""
+def simple(cli, tmp_path_factory):
+    """A model of a conf that init wrote from rows with columns of all kinds."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "clicks").symlink_to(trained / "clicks")
-    conf = (trained / "small.yaml").read_text()
-    (folder / "small.yaml").write_text(re.sub("  price_range: .*\n", "", conf))
-    done = cli("train", "conf=small.yaml", "output=run", "evaluation.ablate=false", cwd=folder)
+    planted_tables.write_lines(folder / "rows.jsonl", map(json.dumps, all_kinds(1000)))
+    done = cli("init", "rows.jsonl", cwd=folder)
+    assert done.code == 0, done.err
+    done = cli("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
     assert done.code == 0, done.err
     assert cli("split-graph", "output=run", cwd=folder).code == 0
     shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
@@ -573,38 +614,102 @@ def simple(trained, cli, tmp_path_factory):
 
 
 def run_scorer(folder, start, embeddings):
-    """The exit code and standard error of the page's scorer, without tnctl."""
+    """The exit code, standard output and error of the page's scorer, without tnctl."""
     blocks = json.loads((folder / "blocks.json").read_text())
     script = [
         "import sys; sys.modules.update(tnctl=None, keras=None, pyarrow=None)",
         *(blocks[part] for part in (start, "raw rows to logits", "golden rows")),
+        "print(json.dumps(logits([json.loads(line) for line in open('rows.jsonl')]).tolist()))",
     ]
     (folder / "scorer.py").write_text("\n".join(script))
     done = subprocess.run(
         [sys.executable, "scorer.py", "run/graph", embeddings],
         cwd=folder, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    return done.returncode, done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_the_scorer_of_the_page(simple, cli):
     done = cli("export-embeddings", "output=run", "format=dictionary", cwd=simple)
     assert done.code == 0, done.err
-    code, said = run_scorer(simple, "where rows are", "run/embeddings")
+    code, out, said = run_scorer(simple, "where rows are", "run/embeddings")
     assert code == 0, said
+    artefacts = ["graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl"]
+    done = cli("score", *artefacts, "to=scores.jsonl", cwd=simple)
+    assert done.code == 0, done.err
+    lines = (simple / "scores.jsonl").read_text().splitlines()
+    expected = [json.loads(line)["logit"] for line in lines]
+    np.testing.assert_allclose(json.loads(out), expected, rtol=2e-5, atol=2e-5)
+    slots = json.loads((simple / "run/graph/serving.json").read_text())["slots"]
+    assert {slot["ids"] for slot in slots.values()} == {
+        "hash", "modulo", "vocabulary", "integer", "boundaries", "quantiles", "hour", "weekday",
+        "day_of_month",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "change", "refused"),
+    [
+        ("slots", "item", {"cross": ["a", "b"]}, "item: cross=['a', 'b']"),
+        ("slots", "item", {"ids": "letter"}, "item: ids=letter"),
+        ("slots", "tags", {"pooling": "none"}, "tags: pooling=none"),
+        ("numeric", "vector", {"transform": "rank"}, "vector: transform=rank"),
+    ],
+)
+def test_the_scorer_of_the_page_refuses_by_name(
+    simple, tmp_path, monkeypatch, section, name, change, refused
+):
+    serving = json.loads((simple / "run/graph/serving.json").read_text())
+    serving[section][name] |= change
+    (tmp_path / "serving.json").write_text(json.dumps(serving))
+    monkeypatch.setattr(sys, "argv", ["scorer.py", str(tmp_path)])
+    code = json.loads((simple / "blocks.json").read_text())["raw rows to logits"]
+    with pytest.raises(SystemExit) as stopped:
+        exec(code, {"json": json, "sys": sys})
+    assert stopped.value.code == f"serving.json, {refused} is not known to this scorer"
 
 
 def test_the_scorer_of_the_page_follows_paths():
-    code = re.search(r"^def value_of\(.*?\n\n\n", PAGE.read_text("utf-8"), re.M | re.S)
-    exec(code[0], names := {})
+    code = re.search(r"^def value_of\(.*?\n\n\ndef parts_of", PAGE.read_text("utf-8"), re.M | re.S)
+    exec(code[0].removesuffix("def parts_of"), names := {})
     rows = [{"a": {"b": {"c": 1}}, "b": 2}, {"a.b.c": None, "a": {"b": {"c": 1}}}, {}, {"a": None},
-            {"a": {}}, {"a": {"b": [3]}}, {"a.b": 4, "a": {"b": 5}}]  # fmt: skip
+            {"a": {}}, {"a": {"b": [3]}}, {"a.b": 4, "a": {"b": 5}}, {"a": [{"b": 1}, {"b": [2]}]},
+            {"a": [{"b": 1}, {}, None]}, {"a": []}, {"a": 7, "b": [1]}]  # fmt: skip
     for path in ["a.b", "a.x", "b"]:
         for row in rows:
             assert names["value_of"](row, path) == json_paths.lookup(path)(row), (path, row)
     assert names["value_of"](rows[0], "a.b.c") == 1 and names["value_of"](rows[1], "a.b.c") is None
-    with pytest.raises(AttributeError):
-        names["value_of"]({"a": [{"b": 1}]}, "a.b")
+
+
+# What the page's scorer makes of times in each format that init tries: as tnctl.
+TIMES = {
+    "iso": ["2026-11-20", "20261120T134509+0100", "2026-11-20 13:45:09.1234567 +01:00",
+            "2026-11-20 13:45 UTC", "2026-11-20T13:45:09.25Z"],
+    "epoch_s": [1795182309, "1795182309.5"], "epoch_ms": [1795182309123],
+    "epoch_us": [1795182309123456], "epoch_ns": [1795182309123456789],
+    "%y%m%d%H": [1112013, "26112013"], "%Y%m%d": [20261120],
+    "%d-%b-%y %I.%M.%S.%f %p": ["20-NOV-26 01.45.09.123456789 PM"],
+    "%d/%b/%Y:%H:%M:%S %z": ["20/Nov/2026:13:45:09 +0530"],
+    "%b %d, %Y %I:%M%p": ["Nov  5, 2026 1:45AM"],
+    "%a, %d %b %Y %H:%M:%S GMT": ["Fri, 20 Nov 2026 13:45:09 GMT"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offset", ["+00:00", "-03:30"])
+@pytest.mark.parametrize("form", TIMES)
+def test_the_scorer_of_the_page_reads_times(form, offset):
+    page = PAGE.read_text("utf-8")
+    code = re.search(r"^def time_of\(.*?\n\n\ndef id_of", page, re.M | re.S)
+    names = {"re": re, "datetime": datetime, "timedelta": timedelta, "missing": {""}}
+    names["data"] = {"times": {"t": {"format": form, "offset": offset}}}
+    exec(code[0].removesuffix("def id_of"), names)
+    start = datetime.fromisoformat("1970-01-01T00:00Z")
+    data = schema.Data(times={"t": schema.Time(format=form, offset=offset)})
+    for value in TIMES[form]:
+        expected = times_of(pa.array([value]), "t", data, lambda row: ("rows", row)).values[0]
+        seconds = (names["time_of"](value, "t") - start) / timedelta(microseconds=1)
+        assert seconds == expected, value
+    assert names["time_of"](None, "t") is None and names["time_of"](" ", "t") is None
 
 
 @pytest.mark.long
@@ -615,8 +720,8 @@ def test_the_scorer_of_the_page_notices(simple, cli):
     wrong = json.loads(lines[7])
     wrong["logits"]["label"] += 0.001
     path.write_text("\n".join([*lines[:7], json.dumps(wrong), *lines[8:]]))
-    code, said = run_scorer(simple, "where rows are", "run/embeddings")
-    assert code == 1 and "AssertionError" in said
+    code, _, said = run_scorer(simple, "where rows are", "run/embeddings")
+    assert code == 1 and said.endswith("golden.jsonl: 1 of 200 rows differ, first line 8\n")
 
 
 @needs_redis_server
@@ -627,14 +732,14 @@ def test_the_scorer_of_the_page_with_redis(simple, cli):
         url = server.url
         done = cli("export-embeddings", "output=run", f"to={url}", cwd=simple)
         assert done.code == 0, done.err
-        code, said = run_scorer(simple, "where rows are, in Redis", url)
+        code, _, said = run_scorer(simple, "where rows are, in Redis", url)
         assert code == 0, said
         for command in ("verify-serving", "score"):
             given = ["graph=run/graph", f"embeddings={url}"]
-            given += ["input=clicks/test.csv", "to=s.csv"] if command == "score" else []
+            given += ["input=rows.jsonl", "to=s.csv"] if command == "score" else []
             done = cli(command, *given, cwd=simple)
             assert done.code == 0, done.err
-        assert len((simple / "s.csv").read_text().splitlines()) == 701
+        assert len((simple / "s.csv").read_text().splitlines()) == 1001
     finally:
         server.close()
 
