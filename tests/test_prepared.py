@@ -33,6 +33,7 @@ SLOTS = {
     "sequence": Slot(column="many", separator="|", pooling="none", max_length=2, keep="last"),
     "number": Slot(ids="integer"),
     "bucket": Slot(column="x", ids="quantiles", buckets=5),
+    "bucket_of_rows": Slot(column="x", ids="row_quantiles", buckets=5),
     "pair": Slot(cross=["plain", "number"]),
     "one_hot": Slot(column="number", ids="integer", size=4, indicator=True),
 }

@@ -201,6 +201,7 @@ WRONG = [
     ("graph", ("slots", "user", "width"), 2**60, "key 'slots.user.width'"),
     ("graph", ("slots", "user", "columns"), 4, "columns are 4"),
     ("graph", ("slots", "user", "ids"), "magic", "key 'slots.user.ids'"),
+    ("graph", ("slots", "user", "ids"), "row_quantiles", "key 'slots.user.ids'"),
     ("graph", ("slots", "user", "seed"), 2**53, "key 'slots.user.seed'"),
     ("graph", ("slots", "user", "padding"), "1" * 20 + "1", "key 'slots.user.padding'"),
     ("graph", ("slots", "user", "default"), 1, "default is 0"),
