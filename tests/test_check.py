@@ -464,6 +464,16 @@ def test_what_gives_the_label_away(cli, tmp_path):
     assert not any("gives" in line for line in warned(cli, tmp_path, "+numeric.dwell={}"))
 
 
+def test_lists_without_a_separator(cli, tmp_path):
+    rows = lines_of()
+    for k, row in enumerate(rows):
+        row[1] = "|".join([row[1], row[0], str(k % 7)][: k % 4])
+    write_lines(tmp_path, rows)
+    [said] = warned(cli, tmp_path)
+    assert said.startswith("slots.item: its texts look like lists") and "separator='|'" in said
+    assert warned(cli, tmp_path, "+slots.item.separator='|'", "+slots.item.pooling=mean") == []
+
+
 def test_values_that_stand_out(cli, tmp_path):
     rows = lines_of()
     rows[7][0], rows[9][0], rows[11][1] = "3.5", "-4", ""

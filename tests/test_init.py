@@ -19,9 +19,11 @@ from tnctl.cli import compose, init
 from tnctl.data import numbers
 from tnctl.errors import Failure
 from tnctl.starting import conf_text, sample, time_forms
+from tnctl.starting.column_figures import figures
 from tnctl.starting.column_value import held_out_auc, rows_of_one_label
 from tnctl.starting.delimited_lines import delimited
 from tnctl.starting.first_conf import first_conf
+from tnctl.starting.multiple_values import separator_of
 
 
 def recognised(*words, **options):
@@ -167,7 +169,7 @@ def test_numbers_with_a_decimal_comma_in_quotes_are_no_input(tmp_path, delimiter
     assert kinds["price"] == "decimal commas" and "price" not in conf["slots"]
     assert any("price is left out: numbers with a comma" in text for text in result.warnings)
     if delimiter == ",":  # where a list of ids is in quotes too
-        assert kinds["genres"] == "id"
+        assert kinds["genres"] == "several"
 
 
 def test_times_that_tell_too_little(tmp_path):
@@ -762,6 +764,85 @@ def test_values_that_differ_in_their_odds_do_not_give_the_label_away():
     gaps = np.where(labels == 1, -1, users)
     assert rows_of_one_label(gaps, labels) == (-1, False, 0, int((labels == 0).sum()))
     assert rows_of_one_label(gaps, np.full(30_000, np.nan)) is None
+
+
+def test_lists_are_recognised_in_the_texts_of_rows():
+    """The 5,000 most frequent texts are lists of one item."""
+    random = np.random.default_rng(6)
+    items = [f"i{number}" for number in range(5200)]
+    rows = [*items, *items]
+    rows += [",".join(items[k] for k in few) for few in random.integers(0, 5200, (41_600, 4))]
+    rows = pa.chunked_array([np.array(rows)[random.permutation(len(rows))]])
+    column = figures("history", rows, False)
+    assert column.counts[np.argsort(-column.counts)[4999]] == 2
+    assert separator_of(column) == ","
+
+
+def test_lists_of_codes_that_rarely_come_again(tmp_path):
+    """In quotes, as the delimiter of the file separates them too."""
+    random = np.random.default_rng(6)
+    lists = [",".join(map(str, random.integers(0, 10**6, k % 5))) for k in range(600)]
+    lines = [f'"{text}",u{k % 9},{k // 7 % 2}' for k, text in enumerate(lists)]
+    path = planted_tables.write_lines(tmp_path / "a.csv", ["seen,user,click", *lines])
+    _, conf, kinds = recognised(path)
+    assert kinds["seen"] == "several" and conf["slots"]["seen"]["separator"] == ","
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "unit", "step", "kind"),
+    [
+        ("c", 880_000_000, 1, 3000, "time"),
+        ("c", 990_000_000, 1, 30_000, "time"),  # from 9 to 10 digits
+        ("c", 880_000_000, 1000, 3000, "time"),
+        ("timestamp", 400_000_000, 1, 3000, "time"),
+        ("session_start", 1_760_000_000, 1, 3000, "time"),
+        ("order_id", 880_000_000, 1, 3000, "row identifier"),
+        ("created_by_id", 880_000_000, 1, 3000, "row identifier"),
+        ("c", 880_000_000, 1, 1, "row identifier"),
+        ("c", 200_000_000, 1, 3000, "number"),
+    ],
+)
+def test_seconds_before_september_2001(tmp_path, name, first, unit, step, kind):
+    steps = np.random.default_rng(3).integers(1, 2 * step, 900)
+    times = (first + np.cumsum(steps)) * unit
+    lines = [f"{time},u{k % 9},{k // 7 % 2}" for k, time in enumerate(times)]
+    path = planted_tables.write_lines(tmp_path / "a.csv", [f"{name},user,click", *lines])
+    _, conf, kinds = recognised(path)
+    assert kinds[name] == kind
+    assert (conf["data"]["split"].get("by") == "last") is (kind == "time")
+
+
+@pytest.mark.parametrize("sign", ["epoch", "digits"])
+def test_twelve_digits_are_a_date_and_a_clock_before_milliseconds(tmp_path, sign):
+    days = np.datetime64("2026-03-01T00:00") + 97 * np.arange(900)
+    texts = [f"{day.astype(object):%Y%m%d%H%M}" for day in days]
+    if sign == "epoch":
+        texts = [str(number) for number in (days.astype(int) - 20 * 525_600) * 60_000]
+    lines = [f"{text},u{k % 9},{k // 7 % 2}" for k, text in enumerate(texts)]
+    path = planted_tables.write_lines(tmp_path / "a.csv", ["time,user,click", *lines])
+    _, conf, _ = recognised(path)
+    form = "epoch_ms" if sign == "epoch" else "%Y%m%d%H%M"
+    assert conf["data"]["times"] == {"time": {"format": form}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("id", 117_876 + np.unique(np.arange(120) ** 2 % 2003)),  # codes of roles
+        ("id", np.append([4292, 311_178], 117_876 + np.arange(120) * 7 // 2)),
+        ("number", np.arange(18, 140)),
+        ("number", np.arange(18, 140) * 50),  # amounts in steps
+        ("number", np.append(np.arange(1, 100), np.arange(100, 9000, 300))),
+    ],
+)
+def test_integers_that_come_again_with_gaps_between_are_ids(tmp_path, kind, values):
+    drawn = np.random.default_rng(8).choice(values, 2500)
+    lines = [f"{value},u{k % 9},{k // 7 % 2}" for k, value in enumerate(drawn)]
+    path = planted_tables.write_lines(tmp_path / "a.csv", ["role,user,click", *lines])
+    result, conf, kinds = recognised(path)
+    assert kinds["role"] == kind or kinds["role"] == f"id or {kind}"
+    assert conf["slots"]["role"] == {} or kind == "number"
+    assert ("with gaps between" in result.text) is (kind == "id")
 
 
 def test_hostile_names_become_inputs(tmp_path):

@@ -47,6 +47,7 @@ DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or bu
 STRONG = 0.05  # the same of values that are rare
 OF_ONE_DAY = 10  # how often values occur on average that all keep to one day, unless by chance
 ONCE = 3  # how often values occur of which uneven ones are amounts, whatever they tell
+CODES_APART = 2  # the least mean distance of codes, where they are densest
 LONGEST = 50  # values of a list that are used
 FEW_VALUES = 10
 
@@ -67,7 +68,9 @@ def kind_of(column: Figures, context: Context) -> Column:
 
 def _recognised(column: Figures, context: Context) -> Column:
     """The same of a column that has several values."""
-    if times := time_form(column, set(tokens_of(column.name))):
+    tokens = tokens_of(column.name)
+    is_other = bool(tokens) and tokens[-1] in ID_WORDS | NUMBER_WORDS
+    if times := time_form(column, set(tokens), is_other):
         return time_of(column, times, context)
     if context.days is not None and _changes_daily(column, context.days):
         remark = f"no value of a day occurs on another: {column.examples()}"
@@ -76,7 +79,7 @@ def _recognised(column: Figures, context: Context) -> Column:
         remark = f"numbers with a comma, such as {column.examples()}: write them with a point"
         warning = f"{column.name} is left out: {remark}"
         return Column(column, "decimal commas", [], remark, warning)
-    if separator := multiple_values.separator_of(column, context.delimiter):
+    if separator := multiple_values.separator_of(column):
         return _several(multiple_values.parts_of(column, separator), separator)
     if column.lengths is not None:
         return _several(column, None)
@@ -195,6 +198,10 @@ def _integers(column: Figures, context: Context) -> Column:
         return slot_of(column, missing_key(column))
     if word in NUMBER_WORDS or column.distinct >= UNIQUE * column.occurring:
         return number_of(column, context)
+    if _are_codes(column):
+        result = slot_of(column, missing_key(column))
+        result.inputs[0].evidence += "; integers that come again, with gaps between: ids"
+        return result
     repeats = column.occurring / column.distinct
     if repeats < ONCE and _is_uneven(column):
         return number_of(column, context)
@@ -222,6 +229,22 @@ def _integers(column: Figures, context: Context) -> Column:
     result.kind = "id or number"
     result.inputs.insert(0, ids.inputs[0])
     return result
+
+
+def _are_codes(column: Figures) -> bool:
+    """Whether integers come again though most of those between never occur, as codes do.
+
+    Where amounts and counts are densest, nearly all between occur, if most come again; or all in
+    steps, such as multiples of 50. Where 0 occurs, the others may be amounts.
+    """
+    occurs = (column.counts > 0) & np.isfinite(column.numbers)
+    values = np.unique(column.numbers[occurs].astype(np.int64))
+    steps = values - values[0]
+    half = len(steps) // 2
+    if np.median(column.counts[occurs]) < ONCE or 0 in values or not half:
+        return False
+    narrowest = int((steps[half:] - steps[:-half]).min())
+    return narrowest > CODES_APART * half * int(np.gcd.reduce(steps))
 
 
 def _is_uneven(column: Figures) -> bool:

@@ -13,7 +13,8 @@ from tnctl.starting.column_figures import Figures, of_values
 # The first are rarely a part of a value; those after need more to show that they separate.
 SURE, UNSURE = ("|", ";", "\x02", "\x03"), (",", " ", ":", "/")
 LEAST_SHARE = 0.02  # of the values that have the separator
-DISTINCT_TRIED = 5000
+ROWS_TRIED = 20_000
+SEVERAL_LENGTHS = 3  # that lists of codes have, where few codes come again
 CODE = re.compile(r"[A-Za-z_]{0,12}-?\d+|[0-9a-fA-F]{6,}")
 NUMBER = re.compile(r"[+-]?\d*\.?\d+([eE][+-]?\d+)?")
 TIME = re.compile(r"\d{1,4}[-/:]\d{1,2}([-/: T].*)?")
@@ -22,16 +23,18 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 ZERO_IN_FRONT = re.compile(r"[+-]?\d+,0\d+")  # as ids have none: 154,05
 
 
-def separator_of(column: Figures, delimiter: str | None) -> str | None:
+def separator_of(column: Figures) -> str | None:
     """What separates the values of a column of text, None where a text is one value.
 
-    `delimiter` is that of the file, which is in no value.
+    The texts are those of rows from the first to the last: the most frequent texts may all be
+    lists of one value.
     """
     if column.form != "text" or column.lengths is not None or column.number_share > 0.95:
         return None
-    order = np.argsort(-column.counts, kind="stable")[:DISTINCT_TRIED]
-    order = order[column.counts[order] > 0]
-    values = [str(column.values[int(at)].as_py()) for at in order]
+    filled = column.codes[column.codes >= 0]
+    places = np.linspace(0, len(filled) - 1, min(ROWS_TRIED, len(filled))).astype(np.int64)
+    texts = column.values.take(pa.array(np.unique(filled[places])))
+    values = [str(text) for text in texts.to_pylist()]
     if not values:
         return None
     if sum(_is_json_list(value) for value in values) > 0.9 * len(values):
@@ -39,7 +42,7 @@ def separator_of(column: Figures, delimiter: str | None) -> str | None:
     if sum(bool(TIME.fullmatch(value) or URL.search(value)) for value in values) > len(values) / 2:
         return None
     for sign in (*SURE, *UNSURE):
-        if sign != delimiter and _separates(sign, values):
+        if _separates(sign, values):
             return sign
     return None
 
@@ -65,14 +68,17 @@ def _separates(sign: str, values: list[str]) -> bool:
     numeric = [bool(NUMBER.fullmatch(part)) for part in parts]
     if sign in (*SURE, " ") and parts and all(numeric) and any("." in part for part in parts):
         return len(having) > 0.5 * len(values)  # a vector, or the weights of other values
+    codes = sum(bool(CODE.fullmatch(part)) for part in parts) > 0.95 * len(parts)
+    lengths = {len(part_list) for part_list in lists}
+    if codes and len(lengths) >= SEVERAL_LENGTHS and sign in (*SURE, ","):
+        return True
     if not parts or len(distinct) > 0.5 * len(parts):
         return False
     alone = [value for value in values if sign not in value]
     known = sum(value in distinct for value in alone) >= 0.5 * len(alone)
-    several = len({len(part_list) for part_list in lists}) > 1 or bool(alone)
+    several = len(lengths) > 1 or bool(alone)
     if sign in SURE:
         return known or len(alone) < 0.2 * len(values)
-    codes = sum(bool(CODE.fullmatch(part)) for part in parts) > 0.95 * len(parts)
     if sign == ",":
         return several and known and len(distinct) < len(set(having)) * 2
     return several and codes and (known or sign == " ")
@@ -93,7 +99,7 @@ def has_decimal_commas(column: Figures, delimiter: str | None) -> bool:
     if weights[either].sum() <= 0.98 * total or weights[commas].sum() <= 0.3 * total:
         return False
     has_zero = any(ZERO_IN_FRONT.fullmatch(text) for text in texts)
-    return delimiter != "," or has_zero or separator_of(column, None) is None
+    return delimiter != "," or has_zero or separator_of(column) is None
 
 
 def parts_of(column: Figures, separator: str) -> Figures:

@@ -43,8 +43,9 @@ A_TIME = re.compile(
     rf"|\b\d\d?[-/. ]{{1,2}}{MONTH}\b|\b{MONTH}[-/. ]{{1,2}}\d",
     re.I,
 )
-# The lowest number of each, in September 2001; they end in 2033.
-UNITS = {"epoch_s": 1e9, "epoch_ms": 1e12, "epoch_us": 1e15}
+UNITS = {"epoch_s": 1, "epoch_ms": 1e3, "epoch_us": 1e6}  # in a second
+# In seconds: from 1973 or, where no name says that it is a time, 1990; to 2033.
+LOWEST, LOWEST_UNNAMED, HIGHEST = 1e8, 631_152_000, 2e9
 OF_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 OF_HOURS = "%y%m%d%H"
 FIRST, END = 0, 4_102_444_800_000_000  # 1970 and 2100: digits beyond are no dates
@@ -76,8 +77,11 @@ class TimeForm:
         return f"{days.min()} to {days.max()}"
 
 
-def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
-    """How a column writes times; None for a column of something else. `tokens` are of its name."""
+def time_form(column: Figures, tokens: set[str], is_other: bool) -> TimeForm | None:
+    """How a column writes times; None for a column of something else.
+
+    `tokens` are of its name; `is_other` says whether the last means ids or amounts.
+    """
     if column.lengths is not None or column.distinct < 2:
         return None
     values = column.values.filter(pa.array(column.counts > 0))
@@ -92,7 +96,7 @@ def time_form(column: Figures, tokens: set[str]) -> TimeForm | None:
         return _form("as text", values, tried) if tried else None
     if column.number_share < 0.99 or not column.is_whole:
         return None
-    return _of_numbers(column, values, tokens)
+    return _of_numbers(column, values, tokens, is_other)
 
 
 def may_be_times(column: Figures) -> bool:
@@ -146,13 +150,12 @@ def _read(values: pa.Array, format: str, most_wrong: float = 0) -> NDArray[np.in
     return None if times.missing.any() else times.values
 
 
-def _of_numbers(column: Figures, values: pa.Array, tokens: set[str]) -> TimeForm | None:
+def _of_numbers(
+    column: Figures, values: pa.Array, tokens: set[str], is_other: bool
+) -> TimeForm | None:
     numbers = column.numbers[(column.counts > 0) & np.isfinite(column.numbers)]
     low, high = float(numbers.min()), float(numbers.max())
     is_named = bool(tokens & WORDS)
-    for format, least in UNITS.items():
-        if least <= low and high < 2 * least and (is_named or _ascends(column)):
-            return _form(f"as {format}", values, [format])
     whole = pc.cast(pa.array(numbers), pa.int64(), safe=False)
     for format in (*OF_DIGITS, *([OF_HOURS] if is_named or HOUR in tokens else [])):
         digits = len(format) + 2 * format.count("%Y")
@@ -162,10 +165,19 @@ def _of_numbers(column: Figures, values: pa.Array, tokens: set[str]) -> TimeForm
         if times is not None and times.min() >= FIRST and times.max() < END:
             # Numbers with a point, as pandas writes integers beside gaps, are in no such format.
             return _form(f"as {format}", values, [format])
+    names_time = is_named and not (is_other and tokens & {"id", "ids"})
+    lowest = LOWEST if names_time else LOWEST_UNNAMED
+    for format, second in UNITS.items():
+        if not (lowest * second <= low and high < HIGHEST * second):
+            continue
+        if names_time or (not is_other and _ascends(column)):
+            return _form(f"as {format}", values, [format])
     return None
 
 
 def _ascends(column: Figures) -> bool:
-    """Whether the rows are nearly in the order of the numbers."""
-    rows = column.numbers[column.codes[column.codes >= 0]]
-    return len(rows) > 1 and float((np.diff(rows) >= 0).mean()) > 0.95
+    """Whether the rows are nearly in the order of the numbers, and are not numbered by them."""
+    steps = np.diff(column.numbers[column.codes[column.codes >= 0]])
+    if not len(steps):
+        return False
+    return float((steps >= 0).mean()) > 0.95 and float((steps == 1).mean()) < 0.95

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
@@ -11,6 +12,7 @@ from tnctl.data.sources import files_of
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Slot, Train
+from tnctl.starting.column_figures import figures
 from tnctl.starting.column_value import (
     BUCKETS,
     GIVES_AWAY,
@@ -20,6 +22,7 @@ from tnctl.starting.column_value import (
     in_words,
     rows_of_one_label,
 )
+from tnctl.starting.multiple_values import separator_of
 from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
 from tnctl.training.sample_ids import occurrences
 
@@ -179,6 +182,19 @@ def of_values(
             f"rows of the sample that repeat the header: {len(figures.headers):,}, the first is "
             f"{figures.headers[0]}. Remove these lines"
         )
+
+
+def of_lists(missing: Collection[str], texts: Mapping[str, pa.ChunkedArray]) -> Iterator[str]:
+    """Slots without a separator whose texts [some rows] look like lists, as `tnctl init` sees them.
+
+    `missing` are the texts of missing values.
+    """
+    for name, column in texts.items():
+        if sign := separator_of(figures(name, column, False).without({"", *missing})):
+            yield (
+                f"slots.{name}: its texts look like lists, and each text is one value: give "
+                f"slots.{name}.separator={quoted(sign)} and a pooling"
+            )
 
 
 def of_steps(train: Train, rows: float | None) -> Iterator[str]:

@@ -21,6 +21,7 @@ from tnctl.errors import quoted
 FEW = 0.01  # the share of values up to which others are taken for the rule
 LEAST_VALUES = 100  # of which a rule is taken
 SHOWN_TEXTS = 5
+MOST_TEXTS = 2000  # of a column, in some rows of the sample
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Look:
     """the rows that have the name of each column as its value"""
     labels: dict[str, list[str]]
     """of each label that `positive` describes, some of its texts"""
+    texts: dict[str, pa.Array]
+    """of each slot whose values are texts as they are, some of these"""
 
 
 class LookingFeatures(Features):
@@ -93,25 +96,27 @@ class LookingFeatures(Features):
         encoded = super().read(table, where)  # which raises for bad rows: they are not looked at
         data = self.conf.data
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
+        plain = {
+            name: whole[encoder.column]
+            for name, encoder in self._encoders.items()
+            if encoder.slot.cross is None
+            and encoder.slot.separator is None
+            and encoder.slot.ids in ("hash", "modulo")
+        }
         look = Look(
             {
                 name: vectors(whole, name, numeric, data, where).ravel()
                 for name, numeric in self.conf.numeric.items()
             },
             {name: cells.empty for name, cells in encoded.cells.items()},
-            {
-                name: strays(whole[encoder.column], data.missing, where)
-                for name, encoder in self._encoders.items()
-                if encoder.slot.cross is None
-                and encoder.slot.separator is None
-                and encoder.slot.ids in ("hash", "modulo")
-            },
+            {name: strays(array, data.missing, where) for name, array in plain.items()},
             list(_headers(whole, where)) if data.format == "csv" and data.header else [],
             {
                 name: _distinct(whole[label.column])
                 for name, label in data.all_labels.items()
                 if label.positive is not None
             },
+            {name: _some_texts(array) for name, array in plain.items()},
         )
         self.looks.append(look)
         return encoded
@@ -126,11 +131,12 @@ class SampleFigures:
     strays: dict[str, Strays]
     headers: list[str]
     labels: dict[str, list[str]]
+    texts: dict[str, pa.ChunkedArray]
 
     @classmethod
     def of(cls, looks: list[Look]) -> "SampleFigures":
         """Taken together."""
-        names = looks[0] if looks else Look({}, {}, {}, [], {})
+        names = looks[0] if looks else Look({}, {}, {}, [], {}, {})
         return cls(
             {
                 name: NumberFigures.of(np.concatenate([look.numbers[name] for look in looks]))
@@ -142,6 +148,10 @@ class SampleFigures:
             {
                 name: sorted({text for look in looks for text in look.labels[name]})[:SHOWN_TEXTS]
                 for name in names.labels
+            },
+            {
+                name: pa.chunked_array([look.texts[name] for look in looks], pa.large_string())
+                for name in names.texts
             },
         )
 
@@ -172,6 +182,15 @@ def _distinct(array: pa.Array) -> list[str]:
     """Some of the texts of a column [rows], in the order of first occurrence."""
     texts = pc.unique(numbers.plain(array).drop_null()).slice(0, SHOWN_TEXTS)
     return [str(text) for text in texts.to_pylist()]
+
+
+def _some_texts(array: pa.Array) -> pa.Array:
+    """Texts of rows from the first to the last; none of a column [rows] of other types."""
+    array = numbers.plain(array)
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return pa.array([], pa.large_string())
+    places = np.linspace(0, len(array) - 1, min(MOST_TEXTS, len(array))).astype(np.int64)
+    return array.take(pa.array(places)).cast(pa.large_string())
 
 
 def _headers(whole: dict[str, pa.Array], where: Where) -> Iterator[tuple[str, int]]:
