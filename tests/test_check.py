@@ -460,6 +460,8 @@ def test_what_gives_the_label_away(cli, tmp_path):
         "slots.seen gives the label in column 'click' away: all "
         f"{count} rows with a value have label 1 in the sample"
     )
+    [said] = warned(cli, tmp_path, "+slots.seen={missing: value}")
+    assert f"all {count} rows without a certain value have label 1" in said
     write_lines(tmp_path, rows[:150], head)  # too few to tell
     assert not any("gives" in line for line in warned(cli, tmp_path, "+numeric.dwell={}"))
 

@@ -93,7 +93,7 @@ def reason_of_ids(
             held_out_auc(np.minimum(counts, BUCKETS), labels),
             best_value_auc(codes, owners, labels),
         ]
-    return _reason(of_rows, areas, labels, "one of its values" if counts.max() <= 1 else "values")
+    return _reason(of_rows, areas, labels, "a certain value" if counts.max() <= 1 else "values")
 
 
 def reason_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) -> str:
@@ -102,7 +102,7 @@ def reason_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) 
     values, codes = np.unique(numbers.astype(np.float64), return_inverse=True)
     buckets = np.searchsorted(edges_of(values), values, side="right")[codes]
     areas = [held_out_auc(codes, labels), held_out_auc(buckets, labels)]
-    return _reason(codes, areas, labels, "one of its numbers")
+    return _reason(codes, areas, labels, "a certain number")
 
 
 def _reason(
