@@ -213,7 +213,8 @@ class Process:
         self.acknowledged = []
         self.after(0, self.tick)
         for peer in self.peers:
-            if not self.world.is_up(self.rank, peer):
+            is_there = self.world.processes[peer].exit_code is None
+            if not is_there or not self.world.is_up(self.rank, peer):
                 self.link_is_down(peer)
         for peer, data in self.early:
             self.after(0, lambda peer=peer, data=data: self.receive(peer, data))

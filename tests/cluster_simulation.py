@@ -10,6 +10,7 @@ import os
 import random
 import re
 from collections import Counter
+from functools import partial
 
 from cluster_model import new_state, random_data, reference
 from cluster_processes import Process
@@ -21,6 +22,7 @@ from tnctl.cluster.transport.frames import Kind
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
 SECONDS_AFTER_FAULTS = 150  # within which training must end
+PINGED = 3.0  # seconds after which a connection breaks whose other side does not answer pings
 NOTICED = 5.2  # seconds after which all know that a process was lost
 
 
@@ -51,20 +53,31 @@ class Network:
 
     def deliver(self, sender, receiver, data, breaks):
         # What is on its way in a connection is lost with it.
-        if self.breaks.get(frozenset((sender, receiver)), 0) == breaks:
-            self.world.tell(receiver, lambda process: process.receive(sender, data))
+        def receive(process):
+            if self.breaks.get(frozenset((sender, receiver)), 0) == breaks:
+                process.receive(sender, data)
 
-    def cut(self, first, second, seconds):
-        """Break a link for some seconds. Either end may notice at once, or by the silence only."""
+        self.world.tell(receiver, receive)
+
+    def cut(self, first, second, seconds, noticed=0.7):
+        """Break a link for some seconds. Either end may notice at once, or by pings."""
         pair, chance = frozenset((first, second)), self.world.chance
         if self.down.get(pair):
             return
-        self.down[pair] = True
-        self.breaks[pair] = self.breaks.get(pair, 0) + 1
+        self.down[pair] = cut = object()
+        self.lose(pair)
         for rank, other in ((first, second), (second, first)):
-            if chance.random() < 0.7:
-                self.world.tell(rank, lambda process, other=other: process.link_is_down(other))
+            delay = 0 if chance.random() < noticed else PINGED
+            self.world.after(delay, partial(self.notice, rank, other, cut))
         self.world.after(seconds, lambda: self.mend(first, second))
+
+    def lose(self, pair):
+        """What is on its way between two ranks does not arrive."""
+        self.breaks[pair] = self.breaks.get(pair, 0) + 1
+
+    def notice(self, rank, other, cut):
+        if self.down[frozenset((rank, other))] is cut:
+            self.world.tell(rank, lambda process: process.link_is_down(other))
 
     def mend(self, first, second):
         self.down[frozenset((first, second))] = False
@@ -222,10 +235,9 @@ class World:
         if process.generation:
             self.expect_notice(process.generation)
         for peer in process.peers:
-            down = self.processes[peer]
-            # Otherwise the machine is gone, too.
-            if down.generation == process.generation and self.chance.random() < 0.6:
-                down.after(0.05, lambda down=down: down.link_is_down(process.rank))
+            # Later when the machine is gone, too.
+            delay = 0.05 if self.chance.random() < 0.6 else PINGED
+            self.after(delay, partial(self.breaks, process, self.processes[peer]))
         if not self.has_one_supervisor:
             self.after(self.chance.uniform(0.1, 1.5), lambda: self.start(process.rank))
         elif all(each.exit_code is not None for each in self.processes.values()):
@@ -234,6 +246,13 @@ class World:
             self.is_collecting = True
             round_ = list(self.processes.values())
             self.after(6, lambda: [self.kill(each) for each in round_])
+
+    def breaks(self, process, peer):
+        """A peer notices that its connection to a process that has ended broke."""
+        latest = self.processes[process.rank]
+        if latest is process or latest.generation != peer.generation:
+            self.network.lose(frozenset((process.rank, peer.rank)))
+            peer.happen(lambda: peer.link_is_down(process.rank))
 
     def expect_notice(self, generation):
         """A lost process ends its generation, but for processes that do not run meanwhile.
@@ -281,7 +300,13 @@ class World:
             self.servers_stopped += self.membership.is_server(process.rank)
             seconds = self.chance.choice((0.3, 1, 2, 3.4, 6, 9))
             self.say(f"rank {process.rank} is stopped for {seconds}")
+            self.after(PINGED, lambda: self.answers_no_ping(process, seconds - PINGED))
             self.after(seconds, lambda: self.resume(process, seconds))
+
+    def answers_no_ping(self, process, seconds):
+        if seconds > 0 and process.exit_code is None:
+            for peer in process.peers:
+                self.network.cut(process.rank, peer, seconds + 0.1, noticed=1)
 
     def resume(self, process, seconds):
         process.is_stopped = False

@@ -133,11 +133,44 @@ def test_silence_of_four_seconds_of_five_ends_a_generation():
     liveness = living()
     assert (liveness.interval, liveness.silence, liveness.window) == (0.5, 4.0, 3.0)
     until(liveness, 100, 200)
+    liveness.disconnected(2, 202.5, "its connection is lost")
+    liveness.connected(2)  # by another process, or by one that says nothing
     until(liveness, 200.5, 203.5, heard=(1,))
     with pytest.raises(GenerationOver, match=r"worker 2 has been silent for 4\.0 s"):
         until(liveness, 204, 204, heard=(1,))
     with pytest.raises(GenerationOver, match="worker 2"):  # from now on
         liveness.check(204.1)
+
+
+def test_heartbeats_that_wait_on_a_busy_machine_are_no_silence():
+    """The connection stays, since threads of gRPC answer pings."""
+    liveness = living()
+    until(liveness, 100, 110)
+    until(liveness, 110.5, 130, heard=(1,))
+    liveness.disconnected(2, 130, "its connection is lost")
+    liveness.accept(heartbeat(2), 2, 7, 130.1)
+    liveness.connected(2)
+    until(liveness, 130.5, 150, heard=(1,))
+
+
+def test_a_process_runs_while_any_of_its_threads_does():
+    liveness = living()
+    until(liveness, 100, 100)
+    for now in (103, 106, 109):  # that of heartbeats waits
+        liveness.accept(heartbeat(1), 1, 7, now)
+    liveness.tick(112)
+    with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
+        liveness.check(116)
+
+
+def test_a_process_that_computes_is_not_stopped():
+    """Such as one that parses a large document, while its other threads wait."""
+    seconds = iter([0, 3, 7.9, 8])
+    liveness = Liveness(0, frozenset({1, 2}), 5.0, 100.0, worked=lambda: next(seconds))
+    for now in (106.9, 115.7):
+        liveness.check(now)
+    with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.1 s"):
+        liveness.check(119.9)
 
 
 def test_a_worker_that_said_goodbye_may_be_silent():
@@ -153,11 +186,11 @@ def test_a_process_that_was_stopped_ends_before_it_sends():
     until(liveness, 100, 110)
     liveness.check(113.9)
     with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
-        liveness.check(114.0)
+        liveness.check(117.9)
     with pytest.raises(GenerationOver):
-        liveness.accept(heartbeat(1), 1, 7, 114.0)
+        liveness.accept(heartbeat(1), 1, 7, 117.9)
     with pytest.raises(GenerationOver):
-        liveness.tick(114.0)
+        liveness.tick(117.9)
 
 
 def test_a_connection_may_be_away_for_three_seconds():
@@ -182,6 +215,7 @@ def test_frames_of_others_are_refused_and_count_for_nothing():
             liveness.accept(frame, 1, 7, 103.0)
     with pytest.raises(FrameError, match="worker 5"):
         liveness.accept(heartbeat(5), 5, 7, 103.0)
+    liveness.disconnected(1, 103.0, "its stream ended")
     liveness.tick(103.9)
     with pytest.raises(GenerationOver, match="worker 1"):
         liveness.tick(104.0)

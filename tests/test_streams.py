@@ -31,6 +31,7 @@ from tnctl.errors import Failure
 
 SECONDS = 30  # until a test gives up
 TOKEN = "a-token-of-this-run"
+BUSY = b"keep the interpreter busy"
 
 
 class Worker:
@@ -312,14 +313,39 @@ def test_the_address_is_the_only_one(make):
 
 
 PROGRAM = f"""
-import sys
+import ctypes, sys
 from tnctl.cluster.transport.streams import Endpoint
 def ignored(*_): pass
-endpoint = Endpoint("127.0.0.1:0", {TOKEN!r}, 1, 2, on_frame=lambda peer, frame: endpoint.send(
-    peer, [frame]), on_connected=ignored, on_lost=ignored, on_stranger=ignored)
+def answer(peer, frame):
+    if frame == {BUSY!r}:
+        ctypes.PyDLL(None).usleep(2_500_000)  # no other thread of Python runs meanwhile
+    endpoint.send(peer, [frame])
+endpoint = Endpoint("127.0.0.1:0", {TOKEN!r}, 1, 2, on_frame=answer, on_connected=ignored,
+    on_lost=ignored, on_stranger=ignored)
 endpoint.connect(0, sys.argv[1])
 sys.stdin.read()
 """
+
+
+@pytest.mark.alone
+def test_a_connection_ends_with_a_peer_that_is_stopped_not_with_one_that_is_busy(make):
+    """Threads of gRPC answer pings while the interpreter waits."""
+    accepts = make(0, timeout=2)
+    command = [sys.executable, "-c", PROGRAM, accepts.address]
+    peer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        accepts.until_event("connected", 1)
+        accepts.endpoint.send(1, [BUSY])  # it answers when it is not busy any more
+        started = time.monotonic()
+        accepts.until(lambda: accepts.frames)
+        assert time.monotonic() - started >= 2.5 and len(accepts.events) == 1
+        peer.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        accepts.until_event("lost", 1)
+        assert time.monotonic() - stopped < 2.5
+    finally:
+        peer.kill()
+        peer.communicate()
 
 
 @pytest.mark.alone

@@ -115,11 +115,13 @@ class Member:
             self._endpoint.connect(peer, self._welcome.addresses[peer])
         peers = others(self.rank, self.membership.size)
         self._wait(lambda: self._connected >= peers)
+        cpus = len(os.sched_getaffinity(0))
         with self._lock:
             self._generation = int(self._welcome.generation, 16)
             self._liveness = Liveness(
-                self.rank, peers, self._timeout, time.monotonic(), self.membership
-            )
+                self.rank, peers, self._timeout, time.monotonic(), self.membership,
+                lambda: time.process_time() / cpus,
+            )  # fmt: skip
             self._node = Node(
                 self.rank, self.membership.workers, self._generation, self._send,
                 self._endpoint.is_sending, self.membership.servers,
@@ -142,6 +144,7 @@ class Member:
             on_lost=self._on_lost,
             on_stranger=self._on_stranger,
             certificates=encryption,
+            timeout=self._timeout,
         )
         if not assignment.port:
             return listen()

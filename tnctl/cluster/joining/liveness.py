@@ -6,12 +6,14 @@ generation. Frames of other generations are refused, so what an old process stil
 nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
 from tnctl.cluster.transport.frames import Frame, FrameError, Kind
 
-SILENCE = 0.8  # of the timeout: a process that is not heard for so long is lost
+# Of the timeout: a process that is not heard for so long, and whose connection broke, is lost.
+SILENCE = 0.8
 
 
 class GenerationOver(Exception):
@@ -25,6 +27,10 @@ class Liveness:
     All times are shares of `timeout`, the seconds within which a loss is noticed: heartbeats every
     tenth, silence of 8 tenths or a connection that is away for 6 tenths end the generation. The
     rest is for the way and for the process to end. Whoever sends or writes asks `check` before.
+
+    Silence counts only at the beginning, and where the connection broke since the peer was heard
+    last. While heartbeats wait for a busy interpreter or machine, gRPC's own threads still answer
+    pings. The connection of a process that is stopped, or cut off, breaks within 6 tenths.
     """
 
     rank: int
@@ -33,16 +39,22 @@ class Liveness:
     now: float
     """when the generation began"""
     membership: Membership = ONLY_WORKERS
+    worked: Callable[[], float] = lambda: 0.0
+    """the least number of seconds for which this process has run: its CPU time / CPUs"""
     _own: float = 0.0
+    _worked: float = 0.0
     _heard: dict[int, float] = field(default_factory=dict)
     _disconnected: dict[int, tuple[float, str]] = field(default_factory=dict)
     """since when, and why"""
+    _broken: set[int] = field(default_factory=set)
+    """which were not heard in this generation, or whose connection broke since then"""
     _left: set[int] = field(default_factory=set)
     _reason: str | None = None
 
     def __post_init__(self) -> None:
-        self._own = self.now
+        self._own, self._worked = self.now, self.worked()
         self._heard = dict.fromkeys(self.peers, self.now)
+        self._broken = set(self.peers)  # an address may be that of a process of another generation
 
     @property
     def interval(self) -> float:
@@ -61,19 +73,23 @@ class Liveness:
 
     def check(self, now: float) -> None:
         """Before anything is sent or written. Raises GenerationOver."""
-        if self._reason is None and now - self._own >= self.silence:
-            self._end(f"this process was stopped for {now - self._own:.1f} s")
+        # Whichever thread asks shows that the process runs. One thread may keep all others waiting.
+        worked = self.worked()
+        stopped = now - self._own - (worked - self._worked)
+        if stopped >= self.silence:
+            self._end(f"this process was stopped for {stopped:.1f} s")
         if self._reason is not None:
             raise GenerationOver(self._reason)
+        if now > self._own:
+            self._own, self._worked = now, worked
 
     def tick(self, now: float) -> None:
         """At each interval: this process lives, and so must the others. Raises GenerationOver."""
         self.check(now)
-        self._own = now
         for rank, heard in self._heard.items():
             if rank in self._left:
                 continue
-            if now - heard >= self.silence:
+            if rank in self._broken and now - heard >= self.silence:
                 self._end(f"{self._name(rank)} has been silent for {now - heard:.1f} s")
             since, reason = self._disconnected.get(rank, (now, ""))
             if now - since >= self.window:
@@ -92,12 +108,14 @@ class Liveness:
         if frame.sender != peer or peer not in self.peers:
             raise FrameError(f"{self._name(peer)} sends a frame as {self._name(frame.sender)}")
         self._heard[peer] = max(self._heard[peer], now)
+        self._broken.discard(peer)
         if frame.kind is Kind.GOODBYE:
             self._left.add(peer)
 
     def disconnected(self, peer: int, now: float, reason: str) -> None:
         """The connection to a peer broke. The first time counts until it is there again."""
         self._disconnected.setdefault(peer, (now, reason))
+        self._broken.add(peer)
 
     def connected(self, peer: int) -> None:
         """The connection to a peer is there again."""

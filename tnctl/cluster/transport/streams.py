@@ -59,9 +59,9 @@ STRANGERS = 8  # calls beyond those of peers that may be open at a time
 OPTIONS = [
     ("grpc.max_receive_message_length", HEADER.size + PART_BYTES),
     ("grpc.max_send_message_length", HEADER.size + PART_BYTES),
-    # Whether a peer is alive is seen by its frames, so keepalive pings stay off; those by which
-    # gRPC estimates the bandwidth must not be counted against their sender.
+    # Neither pings of PINGS nor those by which gRPC estimates the bandwidth count as an attack.
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.so_reuseport", 0),  # no other process may listen on the port
@@ -69,6 +69,11 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.min_reconnect_backoff_ms", 1000),
 ]
+
+
+# Each side pings the other, and ends a connection without an answer: shares of cluster.timeout,
+# together below liveness.SILENCE. keepalive_timeout_ms would not do it (grpc/grpc#39239).
+PINGS = (("grpc.keepalive_time_ms", 0.1), ("grpc.http2.ping_timeout_ms", 0.5))
 
 
 @dataclass(eq=False)
@@ -101,12 +106,14 @@ class Endpoint:
         on_stranger: Callable[[str, str], None],
         certificates: Certificates | None = None,
         limit: int = LARGEST_FRAME,
+        timeout: float = 5.0,
     ) -> None:
         """Listen on `address` (HOST:PORT, of port 0 the system chooses one) and no other.
 
         With `certificates` connections are encrypted, and both sides show theirs. `limit` is the
-        largest frame that is received, in bytes. Raises Failure when the address cannot be listened
-        on.
+        largest frame that is received, in bytes. `timeout` is cluster.timeout, in seconds, by which
+        connections are ended whose pings have no answer. Raises Failure when the address cannot be
+        listened on.
         """
         self.rank, self._ranks, self._token, self._limit = rank, ranks, token, limit
         self._on_frame, self._on_connected = on_frame, on_connected
@@ -119,11 +126,13 @@ class Endpoint:
         self._closed = threading.Event()
         self.strangers = 0
         """how many calls were refused"""
+        pings = [(name, round(share * timeout * 1000)) for name, share in PINGS]
+        self._options = OPTIONS + pings
         most = ranks + STRANGERS
         # An open stream keeps a thread, which sends; beyond `most` calls gRPC itself refuses.
         self._threads = ThreadPoolExecutor(most, "tnctl-streams")
         self._server = grpc.server(
-            self._threads, options=OPTIONS, maximum_concurrent_rpcs=most, handlers=()
+            self._threads, options=self._options, maximum_concurrent_rpcs=most, handlers=()
         )
         handler = grpc.stream_stream_rpc_method_handler(self._accept)
         self._server.add_generic_rpc_handlers(
@@ -146,10 +155,10 @@ class Endpoint:
 
     def _channel(self, address: str) -> Any:
         if (shown := self._certificates) is None:
-            return grpc.insecure_channel(address, OPTIONS)
+            return grpc.insecure_channel(address, self._options)
         credentials = grpc.ssl_channel_credentials(shown.authority, shown.key, shown.certificate)
         name = [] if shown.name is None else [("grpc.ssl_target_name_override", shown.name)]
-        return grpc.secure_channel(address, credentials, OPTIONS + name)
+        return grpc.secure_channel(address, credentials, self._options + name)
 
     def connect(self, peer: int, address: str) -> None:
         """Open a stream to a peer, and again whenever it is lost, until `close`."""
