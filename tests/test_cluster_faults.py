@@ -132,6 +132,16 @@ def test_a_hung_worker_is_killed_and_all_start_again(parts):
 
 @pytest.mark.alone
 @pytest.mark.long
+def test_an_interpreter_that_is_busy_costs_time_only(parts):
+    busy = "end = time.monotonic() + 7; any(map(end.__lt__, iter(time.monotonic, None)))"
+    environment = cluster_commands.action_at_a_step(parts, 1, 5, busy)  # none but C until the end
+    with Training(parts, "train.epochs=1", environment=environment, timeout=5) as training:
+        assert training.wait() == 0, training.said
+    assert "start again" not in training.said and trained_once(training.run, epochs=1)
+
+
+@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_is_stopped_before_all_have_joined(parts, rank):
     """None of the workers knows the others yet: the supervisor notices it."""

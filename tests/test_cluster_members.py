@@ -165,12 +165,13 @@ def test_a_process_runs_while_any_of_its_threads_does():
 
 def test_a_process_that_computes_is_not_stopped():
     """Such as one that parses a large document, while its other threads wait."""
-    seconds = iter([0, 3, 7.9, 8])
-    liveness = Liveness(0, frozenset({1, 2}), 5.0, 100.0, worked=lambda: next(seconds))
-    for now in (106.9, 115.7):
-        liveness.check(now)
+    ran = {1: 10.0, 2: 5.0}
+    liveness = Liveness(0, frozenset(), 5.0, 100.0, ran=ran.copy)
+    ran |= {1: 10.5, 2: 11.0, 3: 50.0}  # a new thread says nothing
+    liveness.tick(109.9)  # stopped for 3.9 s at most
+    ran[2] += 0.8
     with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.1 s"):
-        liveness.check(119.9)
+        liveness.check(114.8)
 
 
 def test_a_worker_that_said_goodbye_may_be_silent():

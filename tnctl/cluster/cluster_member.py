@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from tnctl import __version__
 from tnctl.cluster.following import membership_of
@@ -115,12 +116,11 @@ class Member:
             self._endpoint.connect(peer, self._welcome.addresses[peer])
         peers = others(self.rank, self.membership.size)
         self._wait(lambda: self._connected >= peers)
-        cpus = len(os.sched_getaffinity(0))
         with self._lock:
             self._generation = int(self._welcome.generation, 16)
             self._liveness = Liveness(
                 self.rank, peers, self._timeout, time.monotonic(), self.membership,
-                lambda: time.process_time() / cpus,
+                _seconds_of_threads,
             )  # fmt: skip
             self._node = Node(
                 self.rank, self.membership.workers, self._generation, self._send,
@@ -365,3 +365,15 @@ class Member:
         self._is_leaving = True
         time.sleep(FLUSHED)
         self._endpoint.close()
+
+
+def _seconds_of_threads() -> dict[int, float]:
+    """For how long each Python thread has run or waited for a CPU; not while it was stopped."""
+    seconds = {}
+    for thread in threading.enumerate():
+        # A thread may end meanwhile, and a kernel may not count.
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
+            ran, waited, _ = map(int, text.split())
+            seconds[thread.native_id or 0] = (ran + waited) / 1e9
+    return seconds

@@ -39,10 +39,12 @@ class Liveness:
     now: float
     """when the generation began"""
     membership: Membership = ONLY_WORKERS
-    worked: Callable[[], float] = lambda: 0.0
-    """the least number of seconds for which this process has run: its CPU time / CPUs"""
+    ran: Callable[[], dict[int, float]] = dict
+    """seconds for which each thread of this process has run, or has waited for a CPU, so far"""
     _own: float = 0.0
-    _worked: float = 0.0
+    _ticked: float = 0.0
+    _ran: dict[int, float] = field(default_factory=dict)
+    """at the last tick"""
     _heard: dict[int, float] = field(default_factory=dict)
     _disconnected: dict[int, tuple[float, str]] = field(default_factory=dict)
     """since when, and why"""
@@ -52,7 +54,8 @@ class Liveness:
     _reason: str | None = None
 
     def __post_init__(self) -> None:
-        self._own, self._worked = self.now, self.worked()
+        self._own = self._ticked = self.now
+        self._ran = self.ran()
         self._heard = dict.fromkeys(self.peers, self.now)
         self._broken = set(self.peers)  # an address may be that of a process of another generation
 
@@ -73,19 +76,20 @@ class Liveness:
 
     def check(self, now: float) -> None:
         """Before anything is sent or written. Raises GenerationOver."""
-        # Whichever thread asks shows that the process runs. One thread may keep all others waiting.
-        worked = self.worked()
-        stopped = now - self._own - (worked - self._worked)
+        stopped = now - self._own
+        if stopped >= self.silence:
+            # One thread may have kept the interpreter, and nothing else could ask.
+            stopped = min(stopped, now - self._ticked - self._longest_run())
         if stopped >= self.silence:
             self._end(f"this process was stopped for {stopped:.1f} s")
         if self._reason is not None:
             raise GenerationOver(self._reason)
-        if now > self._own:
-            self._own, self._worked = now, worked
+        self._own = max(self._own, now)  # whichever thread asks shows that the process runs
 
     def tick(self, now: float) -> None:
         """At each interval: this process lives, and so must the others. Raises GenerationOver."""
         self.check(now)
+        self._ticked, self._ran = now, self.ran()
         for rank, heard in self._heard.items():
             if rank in self._left:
                 continue
@@ -125,6 +129,11 @@ class Liveness:
         """A peer is known to have ended, for another process has taken its rank."""
         if peer not in self._left:
             self._end(f"{self._name(peer)} has ended")
+
+    def _longest_run(self) -> float:
+        """Seconds since the last tick for which one thread ran or waited for a CPU, at most."""
+        ran = self.ran().items()
+        return max((now - self._ran.get(thread, now) for thread, now in ran), default=0.0)
 
     def _name(self, rank: int) -> str:
         return self.membership.name(rank)
