@@ -47,7 +47,9 @@ def test_two_commands_end_with_the_bytes_of_one(parts, monkeypatch):
         assert training.wait() == [0, 0], training.said
     said = [command.said for command in training.commands]
     assert said[0].startswith("worker 0 of 2 (TNCTL_RANK), worker 0 is at 127.0.0.1:")
-    assert said[1].startswith("worker 1 of 2 (TNCTL_RANK)") and len(said[1].splitlines()) == 1
+    # On a busy machine one may wait for the other, and say so.
+    lines = [line for line in said[1].splitlines() if "Waiting up to" not in line]
+    assert len(lines) == 1 and lines[0].startswith("worker 1 of 2 (TNCTL_RANK)")
     assert trained_once(training.run, epochs=1) and TOKEN not in training.said
     for rank in range(2):
         log = (training.run / f"workers/rank-{rank}.log").read_text()
