@@ -131,14 +131,14 @@ def write_data() -> None:
             chance = random.Random(f"{day} {part}")
             lines = [header]
             for _ in range(48):
-                item, price = day * 10 + chance.randrange(30), round(chance.gauss(5, 2), 2)
+                number, price = day * 10 + chance.randrange(30), round(chance.gauss(5, 2), 2)
                 tags = [chance.randrange(6) for _ in range(chance.randrange(4))]
                 user = "" if chance.random() < 0.1 else f"u{day * 20 + chance.randrange(50)}"
                 seen = "|".join(f"i{chance.randrange(70)}" for _ in range(chance.randrange(3)))
-                odds = (item % 5 - 2) + (2 in tags) - (price - 5) / 2
+                odds = (number % 5 - 2) + (2 in tags) - (price - 5) / 2
                 clicked = int(chance.random() < 1 / (1 + math.exp(-odds)))
                 texts, age = "|".join(f"t{tag}" for tag in tags), chance.randrange(18, 70)
-                lines.append(f"{user},i{item},{texts},{seen},{age},{price},{clicked}")
+                lines.append(f"{user},i{number},{texts},{seen},{age},{price},{clicked}")
             name = f"2026-01-0{day}-{part}" if day < 4 else "validation"
             path = Path(f"data/{name}.csv")
             path.parent.mkdir(parents=True, exist_ok=True)
