@@ -451,20 +451,24 @@ def cut(folder: Path, name: str, step: int) -> Path:
     return to
 
 
-def resume_across(checkouts: dict[str, Path], folders: dict[str, Path]) -> None:
-    """Each version resumes runs that the other began, in folders `old-by-new` and `new-by-old`."""
-    for begun, ended in (("old", "new"), ("new", "old")):
-        folder = folders[begun].with_name(f"{begun}-by-{ended}")
-        write_data(folder)
-        (folder / "said").mkdir()
-        (folder / "tmp").mkdir()
-        if (folders[begun] / "prepared").is_dir():
-            shutil.copytree(folders[begun] / "prepared", folder / "prepared")
-        for name, step in RESUMED.items():
-            if not (folders[begun] / "runs" / name).is_dir():
-                continue
+CROSSED = (("old", "new"), ("new", "old"))  # which version began a run, and which ends it
+
+
+def resume_across(
+    checkouts: dict[str, Path], folders: dict[str, Path], begun: str, ended: str
+) -> None:
+    """A version resumes runs that the other began, in a folder such as `old-by-new`."""
+    folder = folders[begun].with_name(f"{begun}-by-{ended}")
+    write_data(folder)
+    (folder / "said").mkdir()
+    (folder / "tmp").mkdir()
+    if (folders[begun] / "prepared").is_dir():
+        shutil.copytree(folders[begun] / "prepared", folder / "prepared")
+    for name, step in RESUMED.items():
+        if (folders[begun] / "runs" / name).is_dir():
             shutil.move(cut(folders[begun], name, step), folder / "runs" / name)
             run(checkouts[ended], folder, name, ["train", f"output=runs/{name}", *TRAINED[name]])
+            print(f"{folder.name}: {name}", flush=True)
 
 
 def main() -> int:
@@ -482,15 +486,13 @@ def main() -> int:
     folders = {side: given.folder.resolve() / side for side in checkouts}
     if not given.compare:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            sides = [
-                pool.submit(run_all, checkouts[side], folders[side], given.only) for side in folders
-            ]
-            for side in sides:
-                side.result()
-        resume_across(checkouts, folders)
+            list(
+                pool.map(lambda side: run_all(checkouts[side], folders[side], given.only), folders)
+            )
+            list(pool.map(lambda sides: resume_across(checkouts, folders, *sides), CROSSED))
     print_messages(*folders.values())
     differences = differing(*folders.values())
-    for begun, ended in (("old", "new"), ("new", "old")):
+    for begun, ended in CROSSED:
         crossed = given.folder.resolve() / f"{begun}-by-{ended}"
         for name in RESUMED:
             runs = [folder / "runs" / name / "checkpoints" for folder in (crossed, folders["old"])]

@@ -1,16 +1,21 @@
 """A saved conf that lacks a key has the value that the version without the key worked by."""
 
+import copy
+import dataclasses
 import importlib
 import json
 from pathlib import Path
 
+import pytest
 from resealed_manifests import reseal
 
 from tnctl import saved_conf, schema
 from tnctl.checkpoint import load
 from tnctl.checkpoint.completed_conf import completed, differing_keys
+from tnctl.errors import UserError
 from tnctl.model.recipe_settings import defaults_of
 from tnctl.schema import values as values_module
+from tnctl.training.search import record
 
 GOLDEN = Path(__file__).parent / "golden"
 SAVED = {
@@ -125,3 +130,19 @@ def test_no_default_changes(monkeypatch):
             f"the default of {key} was {default} and is {now[key]}. A default never changes: leave "
             "it, and write the better value into the confs that are shipped and that init writes"
         )
+
+
+def test_a_search_whose_conf_lacks_keys_goes_on():
+    values = saved_conf.conf_to_json(schema.from_values(completed(SAVED)))
+    wanted = record.Description(
+        parameters=(), seed=1, monitor="auc", greater_is_better=True, conf=values
+    )
+    kept = dataclasses.replace(wanted, conf=copy.deepcopy(values))
+    for key in ("crosses", "slots.a.keep", "train.epochs", "recipe.layers"):
+        without(kept.conf, key)
+    record.refuse_other_search(kept, wanted)
+    changed = dataclasses.replace(
+        wanted, conf={**values, "train": {**values["train"], "epochs": 2}}
+    )
+    with pytest.raises(UserError, match=r"these differ: train\.epochs\."):
+        record.refuse_other_search(kept, changed)
