@@ -83,9 +83,9 @@ def test_what_a_key_meant_when_it_was_absent(monkeypatch):
 
 def test_what_is_no_conf_stays_to_be_seen():
     """The conf of a search's record is only known to be plain values."""
-    full = completed({"slots": 3, "train": {"unknown": 1}, "recipe": {"name": 3}, "more": {}})
+    full = completed({"slots": 3, "train": {"unknown": 1}, "recipe": {"name": []}, "more": {}})
     assert full["slots"] == 3 and full["train"]["unknown"] == 1 and full["more"] == {}
-    assert full["recipe"] == {"name": 3}
+    assert full["recipe"] == {"name": []}
     assert differing_keys({"slots": {}}, {"slots": 3}) == ["slots"]
     assert differing_keys({}, {"train": {"unknown": 1}}) == ["train.unknown"]
 

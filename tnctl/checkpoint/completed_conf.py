@@ -17,7 +17,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     full = schema.completed(values)
     recipe = full["recipe"]
     if isinstance(recipe, Mapping):
-        full["recipe"] = {**defaults_of(recipe.get("name")), **recipe}
+        full["recipe"] = {**defaults_of(str(recipe.get("name"))), **recipe}
     return full
 
 

@@ -30,7 +30,7 @@ def settings_of(recipe: Any) -> dict[str, str] | None:
 
 
 @functools.cache
-def defaults_of(recipe: Any) -> dict[str, Any]:
+def defaults_of(recipe: str) -> dict[str, Any]:
     """The settings of a shipped recipe that have defaults, as JSON holds them; of others none."""
     if recipe not in shipped.recipes():
         return {}
