@@ -621,7 +621,7 @@ def test_no_day_at_all(three, cli):
     assert done.code == 1 and "no day of data.train=day={day}/part-*.csv is there" in done.last
     assert not (three / "x/checkpoints").exists()
     with pytest.raises(Failure, match="no day"):
-        raise of_data.none_there(conf_of("{day}").data)
+        raise of_data.none_there(conf_of("{day}"))
 
 
 def test_a_warm_start_goes_on_with_the_next_day(three, cli):

@@ -487,10 +487,10 @@ def test_a_vocabulary_file(tmp_path):
     ):
         (tmp_path / "words.txt").write_bytes(text)
         with pytest.raises(Failure, match=f"words.txt.*{words}"):
-            vocabularies(conf.slots, conf.data.root)
+            vocabularies(conf)
     (tmp_path / "words.txt").unlink()
     with pytest.raises(Failure, match=r"words\.txt was not found"):
-        vocabularies(conf.slots, conf.data.root)
+        vocabularies(conf)
 
 
 def test_a_vocabulary_must_not_hold_missing_texts():

@@ -33,7 +33,7 @@ def train(conf: Conf, *, overwrite: bool = False, golden: int = 200, accept: boo
         raise Failure(
             f"the workers ended with exit code {code}. {conf.output}/workers has their logs"
         )
-    recipe = str(conf.recipe["name"])
+    recipe = conf.recipe_name
     # Whoever trains by a file of code has permitted to run it.
     return open(conf.output, overrides=[f"recipe.name={recipe}"] if recipe.endswith(".py") else ())
 

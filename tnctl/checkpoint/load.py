@@ -35,7 +35,7 @@ def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> N
 
     The model's conf must be the one that the checkpoint was saved with. Raises Failure.
     """
-    name = model.conf.recipe["name"]
+    name = model.conf.recipe_name
     if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest.recipe.sha256:
         say(f"{name} has changed since {checkpoint.folder} was saved: its model may be another")
     fill_tables(checkpoint, model, shards)

@@ -139,7 +139,11 @@ def stage(
         clock=contents.clock,
         position=contents.position,
         finished=contents.finished,
-        recipe=Recipe(name=masked(name), settings=masked(settings), sha256=recipes.digest_of(name)),
+        recipe=Recipe(
+            name=masked(name),
+            settings=masked(settings),
+            sha256=recipes.digest_of(model.conf.recipe_name),
+        ),
         statistics=model.statistics.measured(),
         tables=tables,
         dense=dense,

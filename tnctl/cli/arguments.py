@@ -9,6 +9,7 @@ from typing import TypeVar
 from tnctl import shipped
 from tnctl.cli.command_names import takers
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
+from tnctl.schema import READ
 
 Choice = TypeVar("Choice", bound=str)
 ARGUMENTS = {
@@ -78,8 +79,7 @@ OF_HYDRA = {
 }
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
-    r"\+{0,2}(?:output|save\.spool|warm\.start|data\.(?:root|prepared|days|(?:train|validation|test)(?:\.files)?)"
-    r"|slots\.\w+\.vocabulary_file|recipe\.name)=(.*)",
+    rf"\+{{0,2}}(?:output|save\.spool|data\.days|{READ})=(.*)",
     re.S,
 )
 

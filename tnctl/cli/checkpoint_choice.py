@@ -44,7 +44,7 @@ def with_checkpoint(
 
     def run(checkpoint: "Checkpoint", conf: Conf) -> int:
         if runs_recipe and not compose.names_recipe(overrides):
-            refuse_unnamed_recipe(checkpoint, str(conf.recipe["name"]), "conf" in taken)
+            refuse_unnamed_recipe(checkpoint, conf.recipe_name, "conf" in taken)
         if name is not None and conf.cluster.start is not None:
             from tnctl.cli.worker import PROGRAM
             from tnctl.launch import reading_workers

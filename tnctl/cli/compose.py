@@ -1,10 +1,11 @@
 """From `conf=NAME key=value …` to a checked Conf, by Hydra; its errors in one line."""
 
+import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tnctl import saved_conf, schema, shipped
 from tnctl.cli import arguments, conf_files, search_path
 from tnctl.cli.help import GROUPS
 from tnctl.cli.mistakes import explained
-from tnctl.cli.overrides import apply, check, is_choice, line_of_choice, parsed
+from tnctl.cli.overrides import apply, check, is_choice, keys_set, line_of_choice, parsed
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
 from tnctl.model.recipe_settings import settings_of
@@ -24,7 +25,7 @@ MOST_RUNS = 10_000  # of a sweep
 GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
 
 
-@dataclass
+@dataclasses.dataclass
 class Job:
     """One conf of a sweep: its overrides, and which of them differ between jobs."""
 
@@ -216,9 +217,10 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
         for override in overrides:
             if override not in choices:
                 apply(override, composed)
+        paths = _fit_paths(composed, path, [o for o in overrides if o not in choices])
         with open_dict(composed):
             if "recipe" in composed:
-                _fit_settings(composed["recipe"], arguments, name == SAVED)
+                _fit_settings(composed["recipe"], paths, arguments, name == SAVED)
                 if name != SAVED:
                     _fit_width(composed, choices, arguments, places)
         yield composed
@@ -265,7 +267,27 @@ def names_recipe(overrides: list[str]) -> bool:
     return not keys_given(overrides).isdisjoint(("recipe", "recipe.name"))
 
 
-def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
+def _fit_paths(composed: Any, path: Path, overrides: Sequence[Any]) -> schema.Paths:
+    """Set in a composed conf where the paths start that it names to be read; returns that.
+
+    A saved conf keeps its folder. `overrides` are those that set keys.
+    """
+    from omegaconf import OmegaConf
+
+    values: Any = OmegaConf.to_container(composed["paths"], resolve=True)
+    is_own = path.name != SAVED and shipped.folder("conf") not in path.parents
+    if is_own and values["folder"] is None:
+        values["folder"] = str(path.parent)
+    if values["folder"] is not None:
+        keys = [key for override in overrides for key in keys_set(override)]
+        given = [key for key in keys if re.fullmatch(schema.READ, key)]
+        values["given"] = sorted({*values["given"], *given})
+    paths: schema.Paths = schema.converted(values, schema.Paths, "paths", make=True)
+    OmegaConf.update(composed, "paths", values)
+    return paths
+
+
+def _fit_settings(recipe: Any, paths: schema.Paths, overrides: list[str], saved: bool) -> None:
     """Refuse a setting that the recipe does not have.
 
     When the command line chose another recipe than the conf, settings of the conf that are only
@@ -273,7 +295,8 @@ def _fit_settings(recipe: Any, overrides: list[str], saved: bool) -> None:
     """
     name, chosen = recipe.get("name"), names_recipe(overrides)
     is_looked_at = chosen or not saved or not str(name).endswith(".py")
-    if not is_looked_at or (known := settings_of(name)) is None:
+    file = paths.path("recipe.name", str(name)) if str(name).endswith(".py") else name
+    if not is_looked_at or (known := settings_of(file)) is None:
         return
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:
         near = did_you_mean(setting, known)

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from tnctl import shipped
+from tnctl.starting.conf_text import scalar
 
 PACKAGE = re.compile(r"^#\s*@package .*\n", re.M)
 IN_A_LINE = re.compile(r"^defaults:[ \t]*(\[.*\])[ \t]*(?:#.*)?$", re.M)
@@ -35,6 +36,10 @@ def copied(path: Path, to: str) -> str:
         if inlined.is_file():
             remark = _add(PACKAGE.sub("", inlined.read_text("utf-8")), blocks)
             remarks.append(remark)
+    is_own = shipped.folder("conf") not in path.parents
+    if is_own and "paths" not in blocks and (not to or Path(to).resolve().parent != path.parent):
+        remark = "  # of the copied conf, from which its relative paths start"
+        blocks["paths"] = [f"paths: {{folder: {scalar(str(path.parent))}}}{remark}"]
     lines = [head.rstrip(), *(remark.rstrip() for remark in remarks if remark.strip())]
     name = f" {to}" if to else ""
     lines.insert(0, f"# A copy of conf={path.stem} to edit{name and ','}{name}:\n#")

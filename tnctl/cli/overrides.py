@@ -84,6 +84,17 @@ def check(override: Any, places: Sequence[Path]) -> None:
             raise UserError(f"{argument} names none. {did_you_mean('', options(key))}")
 
 
+def keys_set(override: Any) -> list[str]:
+    """The keys whose values an override sets: with a mapping as value, those in it."""
+
+    def keys_in(key: str, value: Any) -> list[str]:
+        if not isinstance(value, dict):
+            return [key]
+        return [below for name in value for below in keys_in(f"{key}.{name}", value[name])]
+
+    return keys_in(override.key_or_group, override.value())
+
+
 def one_each(key: str) -> str:
     return f"Give -m to train once for each; a list is written {key}=[value,value]"
 

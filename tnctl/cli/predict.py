@@ -61,9 +61,8 @@ def predict(
     reads = [link.folder for link in checkpoint.chain()]
     if "conf" in taken:
         reads.append(str(compose.conf_file(taken["conf"])))
-    reads += [slot.vocabulary_file for slot in conf.slots.values() if slot.vocabulary_file]
-    if (recipe := str(conf.recipe["name"])).endswith(".py"):
-        reads.append(recipe)
+    if conf.recipe_name.endswith(".py"):
+        reads.append(conf.recipe_name)
     with closing(reader.predictions(split)) as tables:
         rows = predictions.predict(
             reader.model, tables, conf, split, to, kind, reads, replace, claims

@@ -49,6 +49,9 @@ A `+` before any other key changes nothing. A file is looked for beside the conf
 Of Hydra only the composition of confs is used: other keys of `hydra`, such as `hydra.run.dir`, are
 refused.
 
+Relative paths in a conf file of your own that are read start from its folder, and those on the command
+line, in a shipped conf, and `output` from the working folder: [data.md](data.md#where-relative-paths-start).
+
 A value with blanks or any of `,{}[]()#` is quoted twice, once for the shell: `"data.missing=['?','n, a']"`.
 URLs and paths need no quotes but the shell's.
 

@@ -69,7 +69,7 @@ class Member:
         self._is_leaving = False
         self._refusals = Refusals()
         listens_on, host = self._host()
-        encryption = certificates.read(conf.cluster.tls)
+        encryption = certificates.read(conf.tls)
         if encryption is None and self.rank == 0 and not addresses.is_loopback(listens_on):
             say("warning: traffic between workers is not encrypted (cluster.tls encrypts it)")
         digests = digests_of(

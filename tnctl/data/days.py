@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 from tnctl import files
@@ -98,13 +99,13 @@ def _names(data: Data) -> list[str]:
     return [spec] if isinstance(spec, str) else []
 
 
-def folders_of_days(data: Data) -> list[str]:
+def folders_of_days(conf: Conf) -> list[str]:
     """Of each name of data.train with the day in it, the folder that all its files lie in."""
-    folders = []
-    for name in [] if data.is_generated else _names(data):
+    folders, root = [], conf.root_of("data.train")
+    for name in [] if conf.data.is_generated else _names(conf.data):
         if DAY in name:
-            fixed = fixed_folder(name, data.root).removesuffix("/")
-            folders.append(files.join(data.root, fixed) if fixed else data.root or ".")
+            fixed = fixed_folder(name, root).removesuffix("/")
+            folders.append(files.join(root, fixed) if fixed else root or ".")
     return folders
 
 
@@ -179,7 +180,7 @@ def days_of(conf: Conf) -> Days:
         _refuse_shared_files(urls)
     else:
         first, last = wanted
-        there = [day for day in in_order(_listed(conf.data)) if _within(day, first, last)]
+        there = [day for day in in_order(_listed(conf)) if _within(day, first, last)]
         known = there or [""]
         days = in_order([*there, *_dates_between(first or known[0], last or known[-1], there)])
     _refuse_two_names(there)
@@ -201,12 +202,13 @@ def _generated(wanted: list[str] | tuple[str | None, str | None]) -> list[str]:
     return in_order(wanted)
 
 
-def none_there(data: Data) -> Failure:
+def none_there(conf: Conf) -> Failure:
     """The error when no day of data.train has files."""
+    data, folder = conf.data, conf.root_of("data.train") or str(Path.cwd())
     wanted = "" if data.days is None else f" (data.days={data.days})"
     return Failure(
-        f"no day of data.train={data.train} is there{wanted}. Check the name, data.root and "
-        "data.days"
+        f"no day of data.train={data.train} is there in {folder}{files.in_folder(folder)}{wanted}. "
+        "Check the name, data.root and data.days"
     )
 
 
@@ -310,17 +312,18 @@ def _refuse_shared_files(urls: Mapping[str, Sequence[str]]) -> None:
                 )
 
 
-def _listed(data: Data) -> list[str]:
+def _listed(conf: Conf) -> list[str]:
     """The days that every name of data.train has files of."""
     listed: list[set[str]] = []
-    for name in _names(data):
+    root = conf.root_of("data.train")
+    for name in _names(conf.data):
         pattern = name.replace(f"*{DAY}", "*").replace(f"{DAY}*", "*").replace(DAY, "*")
         try:
-            urls = files.expand(pattern, data.root)
+            urls = files.expand(pattern, root)
         except files.AbsentError:
             return []
-        fixed = fixed_folder(name, data.root)
-        folders, below = files.prefixes(files.join(data.root, fixed)), name.removeprefix(fixed)
+        fixed = fixed_folder(name, root)
+        folders, below = files.prefixes(files.join(root, fixed)), name.removeprefix(fixed)
         place = _place_of_day(below)
         names = {url: _below(url, folders) for url in urls}
         matches = {url: match["day"] for url in urls if (match := place.search(names[url]))}

@@ -1,7 +1,7 @@
 """The pieces of a split, file after file."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -73,7 +73,7 @@ def files_of(conf: Conf, split: str) -> list[str]:
                 f"data.{split}={name} names the files of many days, which only train takes one by "
                 f"one. Name those of one, such as data.{split}={name.replace(DAY, '2024-01-31')}"
             )
-    return files.expand(names, conf.data.root)
+    return files.expand(names, conf.root_of(_key_of(conf.data, split)))
 
 
 def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
@@ -81,13 +81,9 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
 
     No output of a command may overlap them.
     """
-    read = [
-        files.join(conf.data.root, slot.vocabulary_file)
-        for slot in conf.slots.values()
-        if slot.vocabulary_file
-    ]
+    read = list(vocabulary_files(conf).values())
     if conf.data.prepared is not None:
-        return [conf.data.prepared, *read]
+        return [conf.paths.path("data.prepared", conf.data.prepared), *read]
     for split in splits:
         spec = conf.data.source(split)
         if spec is not None and DAY not in str(spec):  # days are looked up one by one
@@ -96,17 +92,52 @@ def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
     return read
 
 
-def fingerprints(urls: Iterable[str]) -> list[Fingerprint]:
-    """Files in their order, each with what shows whether it was changed.
+def vocabulary_files(conf: Conf) -> dict[str, str]:
+    """The path or URL of each slot's vocabulary_file, by the names of the slots that have one."""
+    return {
+        name: files.join(conf.root_of(f"slots.{name}.vocabulary_file"), slot.vocabulary_file)
+        for name, slot in conf.slots.items()
+        if slot.vocabulary_file is not None
+    }
 
-    They are for manifests, so their names have no secrets.
+
+def fingerprints(conf: Conf, split: str) -> list[Fingerprint]:
+    """The files of a split in their order, each with what shows whether it was changed.
+
+    They are for manifests, so their names have no secrets, and start from the conf's folder.
     """
     return list(
         in_order(
-            lambda url: Fingerprint(file=masked(url), **files.fingerprint(url)),
-            iter(urls),
+            lambda url: Fingerprint(
+                file=masked(saved_name(conf, split, url)), **files.fingerprint(url)
+            ),
+            iter(files_of(conf, split)),
         )
     )
+
+
+def saved_name(conf: Conf, split: str, url: str) -> str:
+    """The URL of a split's file without the conf's folder, where the split starts from it.
+
+    It stays when conf and data are moved together.
+    """
+    return url.removeprefix(files.join(_start(conf, split), ""))
+
+
+def url_of(conf: Conf, split: str, name: str) -> str:
+    """The URL of a file by what `saved_name` returns."""
+    return files.join(_start(conf, split), name)
+
+
+def _start(conf: Conf, split: str) -> str | None:
+    if conf.data.prepared is not None:
+        return conf.paths.start("data.prepared")
+    return conf.paths.start("data.root" if conf.data.root else _key_of(conf.data, split))
+
+
+def _key_of(data: Data, split: str) -> str:
+    """The key that names the files of a split."""
+    return f"data.{split}" if getattr(data, split) is not None else "data.train"
 
 
 def pieces(conf: Conf, split: str, needed: list[str], unit: Unit = WHOLE) -> Iterator[Piece]:
@@ -252,12 +283,13 @@ def _of_unit(conf: Conf, split: str, needed: list[str], unit: Unit) -> Iterator[
         yield from _generated_rows(conf.data, split, needed, unit.first, unit.end)
         return
     reader: FileReader = reader_of(conf, split_of(conf.data, split).skip_rows)
+    url = url_of(conf, split, unit.file)
     if unit.end is None:
-        yield from _of_file(conf, reader, unit.file, needed)
+        yield from _of_file(conf, reader, url, needed)
     elif isinstance(reader, GroupedReader):
-        yield from _of_groups(reader, unit.file, needed, unit.first, unit.end)
+        yield from _of_groups(reader, url, needed, unit.first, unit.end)
     else:
-        raise Failure(f"{unit.file} has no row groups, and some of them are to be read")
+        raise Failure(f"{url} has no row groups, and some of them are to be read")
 
 
 def _generator(data: Data) -> ModuleType:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl import files
 from tnctl.data import numbers, sources, vocabulary
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
@@ -177,20 +176,13 @@ def given(conf: Conf) -> Statistics:
             for name, numeric in conf.numeric.items()
             if numeric.mean is not None and numeric.deviation is not None
         },
-        vocabularies=vocabularies(conf.slots, conf.data.root),
+        vocabularies=vocabularies(conf),
     )
 
 
-def vocabularies(slots: Mapping[str, Slot], root: str | None) -> dict[str, list[str]]:
-    """The vocabularies that slots have in files, each file read once.
-
-    Relative names start from `root` (data.root).
-    """
-    names = {
-        name: files.join(root, slot.vocabulary_file)
-        for name, slot in slots.items()
-        if slot.vocabulary_file is not None
-    }
+def vocabularies(conf: Conf) -> dict[str, list[str]]:
+    """The vocabularies that slots have in files, each file read once."""
+    names = sources.vocabulary_files(conf)
     read = {url: vocabulary.read(url) for url in dict.fromkeys(names.values())}
     return {name: read[url] for name, url in names.items()}
 

@@ -30,7 +30,7 @@ class Unit:
 
     index: UnitIndex
     file: Text | None = None
-    """a URL, with its secrets if it has any"""
+    """its name (`sources.saved_name`), with the secrets of a URL if it has any"""
     first: Count = 0
     end: Count | None = None
 

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,8 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
             "Join files, or train with one worker"
         )
     if len(urls) >= FEWEST_PER_WORKER * workers or not isinstance(reader, GroupedReader):
-        return [Unit(index, url) for index, url in enumerate(urls)]
+        names = [sources.saved_name(conf, split, url) for url in urls]
+        return [Unit(index, name) for index, name in enumerate(names)]
     groups = dict[str, list[int]]()
     for url in urls:
         with sources.empty_skipped(conf):
@@ -64,7 +66,8 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     for url, of_file in groups.items():
         # As many units for each worker, whatever the number of files.
         each = max(round(sum(of_file) / target / workers), 1)
-        spans += [(url, *span) for span in _spans(of_file, each, shares)]
+        name = sources.saved_name(conf, split, url)
+        spans += [(name, *span) for span in _spans(of_file, each, shares)]
     return [Unit(index, *span) for index, span in enumerate(spans)]
 
 
@@ -117,7 +120,10 @@ def units_again(conf: Conf, split: str, record: UnitsRecord, way: str) -> list[U
     Raises `Failure`, with the `way` out, when the split is cut otherwise by now, or as `units_of`.
     """
     units = units_of(conf, split, record.workers)
-    if len(units) != record.count or checksum(units) != record.sha256:
+    # An earlier tnctl named the files of a glob by whole paths.
+    whole = [unit for unit in units if unit.file is not None]
+    whole = [replace(unit, file=sources.url_of(conf, split, str(unit.file))) for unit in whole]
+    if len(units) != record.count or record.sha256 not in (checksum(units), checksum(whole)):
         raise Failure(
             f"data.{split} is cut into {len(units):,} units, and was cut into {record.count:,} "
             "others when training stopped in the middle of it: its files or their row groups have "

@@ -29,6 +29,7 @@ from tnctl.files.storage import (
     STANDARD_INPUT,
     AbsentError,
     MissingError,
+    in_folder,
     join,
     local_path,
     translated,
@@ -51,8 +52,9 @@ from tnctl.files.temporary_folders import TemporaryFolder
 __all__ = [
     "CODECS", "PART_NAME", "STANDARD_INPUT", "AbsentError", "HeldError", "InputFile", "Listed",
     "MissingError", "OutputFile", "TemporaryFolder", "compressing", "download_folder", "exists",
-    "expand", "fingerprint", "fixed_folder", "free_bytes", "is_link", "join", "lies_at",
-    "list_folder", "listed", "local_path", "locked", "move_file", "open_input", "open_output",
+    "expand", "fingerprint", "fixed_folder", "free_bytes", "in_folder", "is_link", "join",
+    "lies_at", "list_folder", "listed", "local_path", "locked", "move_file", "open_input",
+    "open_output",
     "prefixes", "read_bytes", "read_most", "remote_place", "remove_empty_folder", "remove_file",
     "size", "special_kind", "sync", "take_lock", "translated", "upload_folder", "write_bytes",
 ]  # fmt: skip

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Literal
 
 from tnctl.errors import Failure, refuse_if
-from tnctl.files.storage import AbsentError, join, local_path, storage, translated
+from tnctl.files.storage import (
+    AbsentError,
+    in_folder,
+    join,
+    local_path,
+    not_found,
+    storage,
+    translated,
+)
 
 MAGIC = frozenset("*?[")
 Kind = Literal["file", "folder", "other"]
@@ -59,7 +67,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     _regular(url)
     refuse_if(
         not MAGIC.intersection(spec),
-        f"{url} was not found. Check the name, and data.root if it starts from there",
+        not_found(url),
         AbsentError,
     )
     with translated(url, "listed"):
@@ -68,7 +76,8 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
         names = sorted(name for name, info in matches.items() if info["type"] == "file")
         refuse_if(
             not names,
-            f"{url} matches no file. Check the glob, and data.root if it starts there",
+            f"{url} matches no file{in_folder(url)}. Check the glob, and data.root if it starts "
+            "there",
             AbsentError,
         )
         return [_regular(system.unstrip_protocol(name) if "://" in url else name) for name in names]
@@ -145,7 +154,8 @@ def _within_folders(url: str, spec: str, root: str | None) -> list[str]:
         ]
     refuse_if(
         not names,
-        f"{url} names no folder with files. Check the name, and data.root if it starts there",
+        f"{url}{in_folder(url)} names no folder with files. Check the name, and data.root if it "
+        "starts there",
         AbsentError,
     )
     return [_regular(system.unstrip_protocol(name) if "://" in url else name) for name in names]

@@ -58,7 +58,7 @@ def _sentence(url: str, done: str, error: Exception) -> str:
             absent and done == "written",
             f"{refused}: its folder cannot be made there. Choose another",
         ),
-        (absent, f"{url} was not found. Check the name, and data.root if it starts from there"),
+        (absent, not_found(url)),
         (
             isinstance(error, PermissionError),
             f"{refused}: permission denied. Give this user access to it",
@@ -112,6 +112,21 @@ def storage(url: str) -> tuple[Any, str]:
     system, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     system.invalidate_cache()
     return system, path
+
+
+def not_found(url: str) -> str:
+    """The sentence about a file that is not there."""
+    return (
+        f"{url} was not found{in_folder(url)}. Check the name, and data.root if it starts from "
+        "there"
+    )
+
+
+def in_folder(url: str) -> str:
+    """` in FOLDER` for a relative path, the working folder; nothing for what says where it is."""
+    path = local_path(url)
+    is_whole = path is None or path.is_absolute() or url[:1] == "~"
+    return "" if is_whole else f" in {Path.cwd()}"
 
 
 def join(root: str | None, name: str) -> str:

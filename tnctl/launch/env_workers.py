@@ -38,7 +38,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
     command again, when workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
-    certificates.read(conf.cluster.tls)  # for an error before anything is started
+    certificates.read(conf.tls)  # for an error before anything is started
     refuse_if(
         overwrite,
         "overwrite=true is not for cluster=env: a scheduler may start the command again, and would "

@@ -39,7 +39,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
     refuse_if(conf.cluster.start == "ray" and find_spec("ray") is None, NEEDS_RAY)
-    certificates.read(conf.cluster.tls)  # for an error before anything is started
+    certificates.read(conf.tls)  # for an error before anything is started
     with files.locked(conf.output):
         pass  # rank 0 holds it; here only for an error before anything is started
     at_start = newest_checkpoint(conf.output)

@@ -46,7 +46,7 @@ def read(
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
     refuse_if(conf.cluster.start == "ray" and find_spec("ray") is None, NEEDS_RAY)
-    certificates.read(conf.cluster.tls)  # for an error before anything is started
+    certificates.read(conf.tls)  # for an error before anything is started
     place = None
     if conf.cluster.start == "env":
         conf, place = env_workers.placed(conf)

@@ -109,7 +109,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     [x, linear, sequences, lengths] (those that exist) -> a logit [B, 1] for each head, by name,
     and the tensors that the recipe named as towers.
     """
-    name = conf.recipe["name"]
+    name = conf.recipe_name
     recipe = recipes.load(name)
     settings = recipes.settings_of(conf.recipe, recipe)
     keras.backend.clear_session()

@@ -70,7 +70,7 @@ def source_of(name: str) -> bytes:
     except OSError as error:
         raise UserError(
             f"recipe.name={name}: cannot read {path} ({error.strerror}). A model is built by its "
-            "recipe, so its file must be where the conf says, seen from the working directory"
+            "recipe, so its file must be where the conf says"
         ) from None
 
 

@@ -32,6 +32,7 @@ from tnctl.schema.keys import (
 )
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import RULES, GroupOptimizers, Optimizer, Optimizers, Schedule
+from tnctl.schema.paths_section import READ, Paths, is_whole
 from tnctl.schema.time_section import ISO, Time
 from tnctl.schema.training_sections import (
     MOST_BATCH,
@@ -45,11 +46,12 @@ from tnctl.schema.training_sections import (
 from tnctl.schema.values import completed, converted, differences, from_values, register
 
 __all__ = [
-    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "RESERVED_NAMES", "RULES",
-    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
-    "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
-    "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
-    "Optimizer", "Optimizers", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time",
-    "Tls", "Train", "Warm", "all_keys", "branches", "completed", "converted", "dataclass_of",
-    "differences", "from_values", "hint_of", "keys_like", "no_key", "register", "time_columns",
+    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES", "RULES",
+    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster", "Conf",
+    "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
+    "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
+    "Optimizers", "Paths", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls",
+    "Train", "Warm", "all_keys", "branches", "completed", "converted", "dataclass_of",
+    "differences", "from_values", "hint_of", "is_whole", "keys_like", "no_key", "register",
+    "time_columns",
 ]  # fmt: skip

@@ -1,17 +1,18 @@
 """A whole conf, and the rules between its sections."""
 
 import keyword
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
-from tnctl.schema.cluster_section import Cluster
+from tnctl.schema.cluster_section import Cluster, Tls
 from tnctl.schema.crosses_section import Crosses
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot, time_columns
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
+from tnctl.schema.paths_section import Paths
 from tnctl.schema.training_sections import Baseline, Evaluation, Save, Train, Warm
 
 # Names that the split graph and the exported files already use; TensorFlow uses self.
@@ -52,6 +53,7 @@ class Conf(Section):
     gate: Gate = key(Gate, "daily training: what a day must look like")
     warm: Warm = key(Warm, "starting from a checkpoint of another conf")
     cluster: Cluster = key(Cluster, "training by several processes; no checkpoint keeps it")
+    paths: Paths = key(Paths, "where relative paths start")
 
     def check(self) -> None:
         # From here on they are slots like others.
@@ -78,6 +80,28 @@ class Conf(Section):
                 f"gate.exempt: no slot and no numeric input is called {name}. "
                 f"{did_you_mean(name, inputs)}"
             )
+
+    def root_of(self, key: str) -> str | None:
+        """What the names of files of a key start from, a folder or URL; None: the working folder.
+
+        The key is such as data.train, or that of a vocabulary.
+        """
+        root = self.data.root
+        return self.paths.path("data.root", root) if root else self.paths.start(key)
+
+    @property
+    def recipe_name(self) -> str:
+        """The name of a shipped recipe, or the path of the user's file from where it starts."""
+        name: str = self.recipe["name"]
+        return self.paths.path("recipe.name", name) if name.endswith(".py") else name
+
+    @property
+    def tls(self) -> Tls:
+        """`cluster.tls` with paths from where they start."""
+        tls = self.cluster.tls
+        names = [name for name in ("certificate", "authority", "key") if getattr(tls, name)]
+        paths = {name: self.paths.path(f"cluster.tls.{name}", getattr(tls, name)) for name in names}
+        return replace(tls, **paths)
 
     def _check_names(self) -> None:
         """Inputs become arguments of the graph, by their names."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tnctl.data.partitions import partitions_of
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import ISO
+from tnctl.schema import ISO, is_whole
 from tnctl.starting import ages, line_features, run_sizes
 from tnctl.starting.column import Column, Context, Input
 from tnctl.starting.column_figures import Figures, figures
@@ -168,11 +169,11 @@ def _write(
     """Fill in the text, the warnings and the doubts."""
     form, sample, label = result.form, result.sample, result.label
     data: dict[str, tuple[Any, str]] = {}
-    if named.root is not None:
-        remark = (
-            "its password is left out: give data.root=" if masked(named.root) != named.root else ""
-        )
-        data["root"] = (masked(named.root), remark)
+    if (root := named.root_from(Path(name).resolve().parent)) is not None:
+        remark = "" if is_whole(root) else "from the folder of this file"
+        if masked(root) != root:
+            remark = "its password is left out: give data.root="
+        data["root"] = (masked(root), remark)
     notes = list(named.left_out)
     data["train"] = (masked(named.spec("train")), named.evidence.get("train", ""))
     for split in ("validation", "test"):

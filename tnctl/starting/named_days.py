@@ -38,7 +38,7 @@ def named_days(words: Sequence[str]) -> NamedFiles:
     daily(conf)  # for its errors
     days = days_of(conf).there
     if not days:
-        raise none_there(conf.data)
+        raise none_there(conf)
     read = days[-DAYS_READ:]
     day_of = {url: day for day in read for url in files_of(conf_of_day(conf, day), "train")}
     filled, empty = without_empty((url, files.size(url)) for url in day_of)

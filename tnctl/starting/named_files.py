@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from tnctl import files
 from tnctl.data.partitions import partitions_of
@@ -15,6 +15,7 @@ from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
+from tnctl.schema import is_whole
 
 SPLITS = ("train", "validation", "test")
 ROLES = {
@@ -57,6 +58,17 @@ class NamedFiles:
     def urls(self, split: str) -> list[str]:
         """The URLs of the files of a split."""
         return [files.join(self.root, name) for name in self.names.get(split, ())]
+
+    def root_from(self, folder: Path) -> str | None:
+        """`root` for a conf file in a folder, from which its relative paths start.
+
+        What the user named by a relative path is relative in the conf too.
+        """
+        names = [name for split in self.names.values() for name in split]
+        if is_whole(self.root or "") or (self.root is None and all(map(is_whole, names))):
+            return self.root
+        root = os.path.relpath(self.root or ".", folder)
+        return None if root == "." else root
 
     def spec(self, split: str) -> str | list[str]:
         """The files as data.SPLIT names them: a name, a glob that matches no other, or a list."""

@@ -131,7 +131,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     if daily(conf):
         days = days_of(conf)
         if not days.there:
-            raise none_there(conf.data)
+            raise none_there(conf)
         conf = conf_of_day(conf, days.there[0])  # in the place of every day
     conf, batch = batch_sizes.resolved(conf)
     measured = statistics.measure(conf, rows)

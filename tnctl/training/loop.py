@@ -13,7 +13,7 @@ from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import label_keys
 from tnctl.data.row_estimates import count_rows
-from tnctl.data.sources import files_of, fingerprints
+from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
@@ -69,7 +69,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     """The steps that are left of a pass; the figures are of predictions made before each."""
     if state.sums is None:
         state.sums = PassSums(has_classes(conf.train.loss))
-        state.data = fingerprints(files_of(conf, "train"))
+        state.data = fingerprints(conf, "train")
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)

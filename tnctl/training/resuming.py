@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tnctl import files, manifest
@@ -13,7 +14,7 @@ from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily
-from tnctl.data.sources import files_of, fingerprints
+from tnctl.data.sources import fingerprints, saved_name, url_of
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.evaluation.metrics import METRICS
@@ -162,13 +163,15 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     """
     if not checkpoint.data:
         return
-    earlier = {file.file: file for file in bare(list(checkpoint.data))}
+    # An earlier tnctl named the files of a glob by whole paths.
+    data = [replace(file, file=saved_name(conf, "train", file.file)) for file in checkpoint.data]
+    earlier = {file.file: file for file in bare(data)}
     position = checkpoint.position
     conf_now = conf_of_day(conf, position.day)
     try:
-        fingerprints_now = fingerprints(files_of(conf_now, "train"))
+        fingerprints_now = fingerprints(conf_now, "train")
     except files.AbsentError as error:
-        names = [file.file for file in checkpoint.data if is_plain(file.file)]
+        names = [url_of(conf, "train", file.file) for file in data if is_plain(file.file)]
         names = [name for name in names if not is_masked(name) and not files.exists(name)]
         if not names:
             raise

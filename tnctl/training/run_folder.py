@@ -43,6 +43,7 @@ NOT_COMPARED = {
     "baseline",
     "gate",
     "cluster",
+    "paths",
     "data.days",
     "data.bad_rows",
     "data.skip_empty",
@@ -106,7 +107,7 @@ def refuse_data_in_places(conf: Conf) -> None:
     names = (*FOLDERS, *results(conf.baseline))
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
-    for folder in filter(files.exists, folders_of_days(conf.data)):
+    for folder in filter(files.exists, folders_of_days(conf)):
         place = Place(folder)
         if any(place.is_same(Place(url)) or place.is_inside(Place(url)) for url in written):
             refuse_overlap(written, [place.url], "output")

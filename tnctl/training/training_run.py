@@ -203,7 +203,7 @@ def begin_run(
     conf: Conf, processes: Processes, overwrite: bool, accept: bool, stopwatch: Stopwatch
 ) -> Run:
     """A new run: the data is measured, and the model is built."""
-    recipes.settings_of(conf.recipe, recipes.load(conf.recipe["name"]))
+    recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm.begin(conf)
     if overwrite:
         run_folder.refuse_foreign(conf.output, run_folder.results(conf.baseline))

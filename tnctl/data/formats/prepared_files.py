@@ -40,7 +40,7 @@ def open_folder(conf: Conf) -> PreparedManifest:
 
     Raises `Failure` when the folder is not whole, `UserError` when it was made with another conf.
     """
-    folder = str(conf.data.prepared)
+    folder = folder_of(conf)
     stored = manifest.read(folder, PreparedManifest)
     expected, received = deciding(conf), _completed(stored.conf)
     # A split that is not read need not be in the folder.
@@ -54,6 +54,11 @@ def open_folder(conf: Conf) -> PreparedManifest:
             "Prepare it again, or train with the keys that it was prepared with"
         )
     return stored
+
+
+def folder_of(conf: Conf) -> str:
+    """The path or URL of data.prepared."""
+    return conf.paths.path("data.prepared", str(conf.data.prepared))
 
 
 def deciding(conf: Conf) -> DecidingConf:
@@ -115,7 +120,7 @@ class PreparedReader(GroupedReader):
     """
 
     def __init__(self, conf: Conf) -> None:
-        self._conf, self._folder = conf, str(conf.data.prepared)
+        self._conf, self._folder = conf, folder_of(conf)
         self.manifest = open_folder(conf)
 
     def entry(self, split: str) -> SplitEntry:

@@ -16,7 +16,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import refuse_if
 from tnctl.manifest import Inventory
 from tnctl.progress import Display, say
-from tnctl.schema import Conf, Data
+from tnctl.schema import Conf, Data, Paths
 from tnctl.serving.rows import value_files
 from tnctl.serving.rows.export_document import SlotEntry, ValuesEntry
 from tnctl.serving.rows.value_files import RowsOf
@@ -55,7 +55,9 @@ class ValueSource:
             f"values={named}: the data of this conf are generated. Take values=train",
         )
         _refuse_absent(named, data)
-        return cls(named, replace(conf, data=replace(data, root=None, test=named)), "test")
+        return cls(
+            named, replace(conf, data=replace(data, root=None, test=named), paths=Paths()), "test"
+        )
 
     def urls(self) -> list[str]:
         """The files that are read. Raises Failure when there are none."""

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tnctl import documents, files, limits, manifest
 from tnctl.data.formats.prepared_document import SPLITS
-from tnctl.data.sources import files_of, fingerprints
+from tnctl.data.sources import fingerprints
 from tnctl.documents import Sha256
 from tnctl.errors import Failure
 from tnctl.manifest import Manifest
@@ -63,6 +63,6 @@ def digest_of(conf: Conf) -> str:
     """
     values = compared(conf, NOT_COMPARED - {"baseline"})
     given = [split for split in SPLITS if conf.data.source(split) is not None]
-    read = {split: documents.plain(fingerprints(files_of(conf, split))) for split in given}
+    read = {split: documents.plain(fingerprints(conf, split)) for split in given}
     text = json.dumps([values, read], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -22,7 +22,7 @@ from tnctl.data.days import (
 )
 from tnctl.data.days import in_words as named
 from tnctl.data.file_pieces import EmptyError, EmptyFileError
-from tnctl.data.sources import files_of, fingerprints
+from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
@@ -45,7 +45,7 @@ def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
     """
     listed = days_of(conf)
     if not listed.there and not record:
-        raise none_there(conf.data)
+        raise none_there(conf)
     trained = [entry.day for entry in record]
     newest = in_order(trained)[-1] if trained else None
     known = {calendar(day) or day for day in trained}
@@ -82,7 +82,7 @@ def changed_file(conf: Conf, entry: DayRecord) -> str | None:
     if not trained:
         return None
     try:
-        current = fingerprints(files_of(conf_of_day(conf, entry.day), "train"))
+        current = fingerprints(conf_of_day(conf, entry.day), "train")
     except files.AbsentError:
         return None
     return next((file.file for file in current if _named_by_file(file) not in trained), None)
@@ -122,7 +122,7 @@ class Daily:
         the day is empty or not as days were before.
         """
         conf = conf_of_day(self.conf, day)
-        data = fingerprints(files_of(conf, "train"))
+        data = fingerprints(conf, "train")
         looks = [entry.statistics for entry in self.record if entry.statistics is not None]
         recent = looks[-self.conf.gate.days :]
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}

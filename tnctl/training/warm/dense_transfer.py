@@ -47,7 +47,8 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
         return
     old, new = recipe_of(pairing), pairing.conf.recipe
     if new["name"] == old["name"]:
-        old, new = with_defaults(old), with_defaults(new)
+        build = recipes.load(pairing.conf.recipe_name)
+        old, new = with_defaults(old, build), with_defaults(new, build)
     keys = [key for key in ("name", *new, *old) if new.get(key) != old.get(key)]
     if keys:
         raise UserError(
@@ -55,7 +56,7 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
             f"{pairing.source}, and weights of one recipe mean nothing in another. Take the same, "
             f"{FRESH}"
         )
-    name, digest = pairing.conf.recipe["name"], checkpoint.manifest.recipe.sha256
+    name, digest = pairing.conf.recipe_name, checkpoint.manifest.recipe.sha256
     if name.endswith(".py") and recipes.digest_of(name) != digest:
         raise UserError(
             f"{name} is not the file that {pairing.source} was trained with. Take that file, "
@@ -70,11 +71,11 @@ def check(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> None:
         )
 
 
-def with_defaults(recipe: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(recipe: dict[str, Any], build: recipes.Recipe) -> dict[str, Any]:
     """A recipe with the settings that it leaves to their defaults."""
     defaults = {
         name: setting.default
-        for name, setting in recipes.declared(recipes.load(recipe["name"])).items()
+        for name, setting in recipes.declared(build).items()
         if setting.default is not setting.empty
     }
     return {

@@ -46,14 +46,14 @@ def check(conf: Conf, overwrite: bool) -> None:
     """
     if conf.warm.start is None:
         return
-    start, output = Place(conf.warm.start), Place(conf.output)
+    start, output = Place(conf.paths.path("warm.start", conf.warm.start)), Place(conf.output)
     if start.is_same(output) or start.is_inside(output):
         raise UserError(
             f"warm.start={start.url} is in the output of this run. Give another output=URL, which "
             "is new, or leave warm.start out to resume this run"
         )
     if files.exists(files.join(start.url, NAME)):  # it is a checkpoint, and no output of a run
-        refuse_overlap([conf.output], [conf.warm.start], "output")
+        refuse_overlap([conf.output], [start.url], "output")
     if overwrite:
         begin(conf)
 
@@ -62,7 +62,7 @@ def begin(conf: Conf) -> "WarmStart | None":
     """The warm start that a conf asks for. Raises UserError where the inputs do not match."""
     if conf.warm.start is None:
         return None
-    return start_from(conf, checkpoint_at(conf.warm.start))
+    return start_from(conf, checkpoint_at(conf.paths.path("warm.start", conf.warm.start)))
 
 
 def start_from(conf: Conf, checkpoint: Checkpoint) -> "WarmStart":
@@ -92,8 +92,8 @@ def checkpoint_at(start: str) -> Checkpoint:
     checkpoint = newest(start)
     if checkpoint is None:
         raise Failure(
-            f"warm.start={start} is no checkpoint, and no output of a run that has one. Check the "
-            "path or URL"
+            f"warm.start={start} is no checkpoint{files.in_folder(start)}, and no output of a run "
+            "that has one. Check the path or URL"
         )
     return checkpoint
 
