@@ -120,9 +120,10 @@ def test_what_is_not_there_names_the_folder_that_was_searched(project, cli):
     (confs / "my.yaml").write_text(CONF + "warm: {start: runs/old}\n")
     refused(cli("train", conf, cwd=cwd), f"warm.start={confs}/runs/old is no checkpoint")
     refused(cli("train", conf, "warm.start=old", cwd=cwd), f"=old is no checkpoint in {cwd}")
-    refused(cli("train", conf, "data.prepared=p", cwd=cwd), f"{cwd}")
+    overrides = ("data.prepared=p", "warm.start=null")
+    refused(cli("train", conf, *overrides, cwd=cwd), f"p has no manifest.json in {cwd}")
     recipe = "recipe.name=no.py"
-    refused(cli("train", conf, recipe, cwd=cwd), f"cannot read {cwd}/no.py", code=2)
+    refused(cli("train", conf, recipe, overrides[1], cwd=cwd), f"cannot read {cwd}/no.py", code=2)
 
 
 def test_two_workers_in_other_working_folders(project, monkeypatch):

@@ -213,7 +213,8 @@ def read(folder: str, kind: type[Kind], name: str = NAME) -> Kind:
     url = files.join(folder, name)
     if not files.exists(url):
         raise Failure(
-            f"{folder} has no {name}, so it holds no complete {kind.FORMAT}. Check the URL"
+            f"{folder} has no {name}{files.in_folder(folder)}, so it holds no complete "
+            f"{kind.FORMAT}. Check the URL"
         )
     return unsealed(files.read_bytes(url, most=limits.MANIFEST_BYTES), folder, url, kind)
 

@@ -79,7 +79,7 @@ OF_HYDRA = {
 }
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
-    rf"\+{{0,2}}(?:output|save\.spool|data\.days|{READ})=(.*)",
+    rf"\+{{0,2}}(?:output|save\.spool|data\.days|paths\.folder|{READ})=(.*)",
     re.S,
 )
 

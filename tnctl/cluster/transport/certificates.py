@@ -43,7 +43,8 @@ def _content(key: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise UserError(f"cluster.tls.{key}={path} cannot be read: {error.strerror}") from None
+        place = Path(path).absolute()
+        raise UserError(f"cluster.tls.{key}={place} cannot be read: {error.strerror}") from None
     refuse_if(
         len(content) > LARGEST or b"-----BEGIN " not in content,
         f"cluster.tls.{key}={path} is no PEM file",
