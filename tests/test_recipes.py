@@ -558,4 +558,4 @@ def test_a_mistake_in_a_recipe_of_ones_own_is_one_line(cli, tmp_path):
     written(tmp_path, OWN_CONF.replace(", hidden: [16]", ""), "own.yaml")
     done = cli("train", "conf=own.yaml", *SMALL, "output=run", cwd=tmp_path)
     assert done.code == 2
-    assert "recipe mine.py, line 2: NameError: name 'two' is not defined" in done.last
+    assert f"recipe {tmp_path}/mine.py, line 2: NameError: name 'two' is not defined" in done.last

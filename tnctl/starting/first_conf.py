@@ -169,7 +169,7 @@ def _write(
     """Fill in the text, the warnings and the doubts."""
     form, sample, label = result.form, result.sample, result.label
     data: dict[str, tuple[Any, str]] = {}
-    if (root := named.root_from(Path(name).resolve().parent)) is not None:
+    if (root := named.root_from(Path(name or "FILE.yaml").resolve().parent)) is not None:
         remark = "" if is_whole(root) else "from the folder of this file"
         if masked(root) != root:
             remark = "its password is left out: give data.root="
