@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from types import SimpleNamespace
 
+import keras
 import pytest
 from resealed_manifests import reseal
 from test_file_urls import spec_that_runs
@@ -222,12 +224,24 @@ def test_every_command_checks_it(cli, run_copy, monkeypatch):
     assert (done.code, json.loads(done.out)[-1]["monitor"]) == (0, None)
 
 
-def test_settings_that_make_huge_weights_are_refused_in_a_line(cli, run_copy):
-    change(newest(run_copy), put("recipe/hidden", [2_000_000, 2_000_000]))
+@pytest.mark.parametrize("hidden", [[2_000_000, 2_000_000], [600, 600]])
+def test_settings_that_make_more_weights_are_refused_before_they_are_made(
+    cli, run_copy, hidden, monkeypatch
+):
+    change(newest(run_copy), put("recipe/hidden", hidden))
+    made = []
+    initialise = keras.Variable._initialize
+    monkeypatch.setattr(
+        keras.Variable,
+        "_initialize",
+        lambda variable, value: (
+            made.append(math.prod(variable.shape)) or initialise(variable, value)
+        ),
+    )
     done = cli("evaluate", "output=run", cwd=run_copy)
-    assert done.code == 1
-    assert "'hidden': [2000000, 2000000]" in done.last
-    assert "needs more memory than this machine has. " in done.last
+    assert done.code == 1 and max(made, default=0) < 1000
+    assert f"'hidden': {hidden}" in done.last
+    assert "has fewer dense weights than its conf makes" in done.last
 
 
 # ---- URLs that only a checkpoint names ----

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tnctl import documents
+from tnctl import documents, files
 from tnctl.checkpoint import dense_file, rows, sketch_file
 from tnctl.checkpoint.chain import (
     Checkpoint,
@@ -13,9 +15,11 @@ from tnctl.checkpoint.chain import (
     open_checkpoint,
 )
 from tnctl.checkpoint.table_loading import fill_tables
+from tnctl.errors import Failure
 from tnctl.manifest import read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
+from tnctl.model.weight_limit import TooManyWeightsError, weights_limited
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import ALL_SHARDS, Shards
@@ -25,9 +29,30 @@ __all__ = ["Checkpoint", "digest", "load", "newest", "newest_or_fail", "open_che
 
 def load(checkpoint: Checkpoint, conf: Conf) -> Model:
     """The model of a checkpoint, all rows and weights as they were saved."""
-    model = building.build(conf, checkpoint.statistics)
+    with refusing_larger_networks(checkpoint, conf):
+        model = building.build(conf, checkpoint.statistics)
     fill(checkpoint, model)
     return model
+
+
+@contextmanager
+def refusing_larger_networks(checkpoint: Checkpoint, conf: Conf) -> Iterator[None]:
+    """Raise Failure, before memory is allocated, for a network with more weights than the file has.
+
+    With bfloat16 the same network is built twice.
+    """
+    url = files.join(checkpoint.folder, dense_file.NAME)
+    with offering(checkpoint):
+        size = files.size(url) if files.exists(url) else 0
+    try:
+        with weights_limited(2 * size // 4):
+            yield
+    except TooManyWeightsError as error:
+        raise Failure(
+            f"{checkpoint.folder} has fewer dense weights than its conf makes with the recipe "
+            f"{conf.recipe_name} and {building.settings_in_words(conf)}. Use the recipe and the "
+            "settings that saved it"
+        ) from error
 
 
 def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.load import fill, open_checkpoint
+from tnctl.checkpoint.load import fill, open_checkpoint, refusing_larger_networks
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.messages.work import COMPUTING, READING
@@ -51,7 +51,8 @@ def built(conf: Conf, statistics: Statistics, rank: int, membership: Membership)
 def loaded(conf: Conf, folder: str, rank: int, membership: Membership) -> Model:
     """The model of a checkpoint with the rows of a worker's shards. Raises DamagedError."""
     checkpoint = open_checkpoint(folder)
-    model = built(conf, checkpoint.statistics, rank, membership)
+    with refusing_larger_networks(checkpoint, conf):
+        model = built(conf, checkpoint.statistics, rank, membership)
     fill(checkpoint, model, membership.shards(rank))
     return model
 
