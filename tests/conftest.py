@@ -232,7 +232,8 @@ def copy_workspace(workspace, folder):
 
 @pytest.fixture(scope="session")
 def _trained(_workspace):
-    done = run_process("train", "conf=small.yaml", "output=run", cwd=_workspace)
+    # Given on the command line, data.root starts from the working folder, and so it does in copies.
+    done = run_process("train", "conf=small.yaml", "data.root=clicks", "output=run", cwd=_workspace)
     assert done.code == 0, done.err
     return _workspace
 
