@@ -308,8 +308,13 @@ def write_data(folder: Path) -> None:
         pa.csv.write_csv(part, clicks / "days" / f"2024-01-0{day + 1}.csv", plain)
         for letter, half in (("a", part.slice(0, 350)), ("b", part.slice(350))):
             pa.csv.write_csv(half, clicks / "parts" / f"2024-01-0{day + 1}-{letter}.csv", plain)
-    for path in clicks.rglob("*"):
-        os.utime(path, (1e9, 1e9))  # checkpoints have the times of their data
+    set_times(clicks)
+
+
+def set_times(folder: Path) -> None:
+    """Give all files of a folder one time: checkpoints have the times of their data."""
+    for path in folder.rglob("*"):
+        os.utime(path, (1e9, 1e9))
 
 
 def run(checkout: Path, folder: Path, name: str, arguments: list[str]) -> None:
@@ -336,6 +341,8 @@ def run_all(checkout: Path, folder: Path, only: str | None) -> None:
         if only is None or re.search(only, name):
             run(checkout, folder, name, arguments)
             print(f"{folder.name}: {name}", flush=True)
+        if name == "prepare":
+            set_times(folder / "prepared")
 
 
 # ---- Comparison ------------------------------------------------------------------
@@ -390,6 +397,9 @@ def differing(old: Path, new: Path) -> list[str]:
     for name in names:
         if "tfevents" in name or name.endswith("fingerprint.pb"):  # TensorFlow draws its number
             continue
+        by_workers = (old / name).parent / "workers"
+        if "/workers/" in name or (name.endswith(".html") and by_workers.is_dir()):
+            continue  # they say how much workers waited for each other
         if not (old / name).is_file() or not (new / name).is_file():
             side = old.name if (old / name).is_file() else new.name
             differences.append(f"{name}: only in {side}")
