@@ -11,11 +11,15 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
+from tnctl import schema
 from tnctl.cli.check import short, span
+from tnctl.data.batches import Batch
 from tnctl.data.id_growth import growth
+from tnctl.data.row_estimates import RowCount
+from tnctl.data.statistics import Statistics
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training import loop
+from tnctl.training import forecast, loop, sample_ids
 from tnctl.training.forecast import INDEX_BYTES
 from tnctl.training.sample_ids import first_met
 
@@ -568,3 +572,23 @@ def test_coverage_with_an_id_of_missing_values(cli, tmp_path, pooling):
         )  # fmt: skip
         assert checked["slots"]["user"]["coverage"] == 0.25
         assert checked["slots"]["user"]["mean_ids"] == (1.0025 if more else 1.0)
+
+
+def test_the_work_on_slots_grows_with_their_number(monkeypatch):
+    """Of each slot, and not of all slots for each one."""
+    slots = {f"s{number}": {} for number in range(50)}
+    conf = schema.from_values({"recipe": {"name": "lr"}, "output": "none", "slots": slots})
+    ids = [np.arange(3, dtype=np.uint64)] * len(slots)
+    offsets = [np.arange(4, dtype=np.uint32)] * len(slots)
+    labels = np.zeros((3, 1), np.float32)
+    sample = [Batch(ids, offsets, [None] * len(slots), np.zeros((3, 0), np.float32), labels)]
+    calls = []
+
+    def counted(slot):
+        calls.append(slot)
+        return 1
+
+    monkeypatch.setattr(sample_ids, "spread", counted)
+    monkeypatch.setattr(forecast, "spread", counted)
+    forecast.look_at_groups(conf, sample, Statistics(), RowCount(3, 3, 3))
+    assert len(calls) <= 2 * len(slots)

@@ -6,6 +6,7 @@ docs/trust.md has the promises.
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -98,6 +99,21 @@ def output_folder(to: str, format: Format, reads: Iterable[str] = ()) -> Iterato
             raise
 
 
+def check_folder(to: str) -> None:
+    """Raise UserError when `output_folder` would, for a file at `to`; Failure for one above it."""
+    place = folders.resolved(to)
+    if place is None:
+        return
+    refuse_if(
+        place.exists() and not place.is_dir(),
+        f"{to} is a file, which tnctl will not remove. Give an empty or new folder as to=URL",
+    )
+    above = next(folder for folder in place.parents if folder.exists())
+    with files.translated(to, "written"):
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+
+
 def refuse_foreign(folder: str, format: Format) -> Survey:
     """What tnctl wrote in a folder. Raises UserError when anything else is in it."""
     content = ownership.survey(folder, format)
@@ -117,10 +133,7 @@ def _refuse_new(folder: str, previous: Survey) -> None:
 @contextlib.contextmanager
 def _beside(to: str, place: Path, format: Format) -> Iterator[Staging]:
     """A folder on this machine beside the output, or in it where it is a mount point."""
-    refuse_if(
-        place.exists() and not place.is_dir(),
-        f"{to} is a file, which tnctl will not remove. Give an empty or new folder as to=URL",
-    )
+    check_folder(to)
     _restore(place)
     previous = refuse_foreign(str(place), format)
     inside = place.is_dir() and (os.path.ismount(place) or not os.access(place.parent, os.W_OK))
@@ -284,15 +297,7 @@ def output_file(
             yield stream
         return
     name, place = to.rpartition("/")[2], folders.resolved(to, follow=False)
-    if place is not None:
-        refuse_if(place.is_symlink(), f"to={to} is a symbolic link. Name the file itself")
-        refuse_if(place.is_dir(), f"to={to} is a folder. Name a file in it")
-    if files.exists(str(place or to)):
-        is_known = claims is not None and name in claims.names and claims.is_unchanged(name)
-        refuse_if(
-            not (replace or is_known),
-            f"to={to} is there already. Name another file, or give overwrite=true",
-        )
+    check_file(to, replace, claims)
 
     def claim() -> None:
         if claims is not None:
@@ -305,6 +310,22 @@ def output_file(
         yield cast(IO[bytes], writer)
     if claims is not None:
         claims.finish({name: writer.entry()})
+
+
+def check_file(to: str, replace: bool = False, claims: Claims | None = None) -> None:
+    """Raise UserError when `output_file` would, for what is at `to`."""
+    if is_stream(to):
+        return
+    name, place = to.rpartition("/")[2], folders.resolved(to, follow=False)
+    if place is not None:
+        refuse_if(place.is_symlink(), f"to={to} is a symbolic link. Name the file itself")
+        refuse_if(place.is_dir(), f"to={to} is a folder. Name a file in it")
+    if files.exists(str(place or to)):
+        is_known = claims is not None and name in claims.names and claims.is_unchanged(name)
+        refuse_if(
+            not (replace or is_known),
+            f"to={to} is there already. Name another file, or give overwrite=true",
+        )
 
 
 @contextlib.contextmanager

@@ -3,10 +3,9 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tnctl.cli.checkpoint_choice import loaded, with_checkpoint
+from tnctl.cli.checkpoint_choice import loaded, split_given, with_checkpoint
 from tnctl.cli.printing import print_json
-from tnctl.errors import UserError
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
@@ -17,18 +16,28 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [data.validation=FILES] [key=va
 
 def run(given: list[str]) -> int:
     """Show what each input is worth, and print it as one JSON object."""
-    return with_checkpoint(given, TAKES, ablate)
+    return with_checkpoint(given, TAKES, ablate, check=check)
+
+
+def split_of(data: Data) -> str:
+    from tnctl.evaluation.importance import MEASURED_SPLITS
+
+    return split_given(data, MEASURED_SPLITS, "score")
+
+
+def check(_: "Checkpoint", conf: Conf, _taken: dict[str, str]) -> None:
+    """Refuse data that is not there, or lacks a column. Raises UserError, Failure."""
+    from tnctl.data import column_names, sources
+
+    sources.require(conf, [split_of(conf.data)], column_names.columns_read(conf))
 
 
 def ablate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
-    from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
-    from tnctl.evaluation.split_scoring import first_given
+    from tnctl.evaluation.importance import permutation_importance
     from tnctl.progress import waiting
     from tnctl.training.terminal_tables import show_importance
 
-    split = first_given(conf.data, MEASURED_SPLITS)
-    if split is None:
-        raise UserError("there is nothing to score. Give data.validation=FILES or data.test=FILES")
+    split = split_of(conf.data)
     inference = loaded(checkpoint, conf)
     with waiting(f"scoring data.{split} with each input shuffled"):
         importance = permutation_importance(inference, conf, split)

@@ -34,6 +34,9 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
         "only the scheduler knows the number of workers. Give cluster.workers=N",
     )
     encoding = arguments.choice(taken, "format", FORMATS)
+    from tnctl.data import column_names, sources
+
+    sources.require(conf, ("train", "validation", "test"), column_names.columns_read(conf))
     quiet_tensorflow()
     from tnctl.progress import waiting
     from tnctl.training import forecast

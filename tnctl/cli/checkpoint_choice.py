@@ -1,14 +1,14 @@
 """Which checkpoint a command works on, and the conf that goes with it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
 from tnctl.saved_conf import conf_of, refuse_odd_urls
-from tnctl.schema import Cluster, Conf, Data, differences, from_values
+from tnctl.schema import Conf, Data, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
@@ -29,7 +29,7 @@ def with_checkpoint(
     job: Callable[..., int],
     runs_recipe: bool = True,
     name: str | None = None,
-    check: Callable[[Cluster, dict[str, str]], None] = lambda _cluster, _taken: None,
+    check: Callable[..., None] = lambda _checkpoint, _conf, _taken: None,
 ) -> int:
     """Run job(checkpoint, conf, own arguments) and return its exit code.
 
@@ -37,22 +37,23 @@ def with_checkpoint(
     output of conf=.
     The conf is the composed one with conf=, else the checkpoint's own, with the overrides. A job
     that `runs_recipe` gets a conf whose recipe is shipped, or a file that the user has named.
-    `name` is that of a command that workers can run, where the conf says so; then `check` is called
-    first with its `cluster` and the own arguments.
+    `check` gets the same, and raises UserError or Failure before TensorFlow is imported. `name` is
+    that of a command that workers can run, where the conf says so.
     """
     taken, overrides = arguments.part(given, takes)
 
     def run(checkpoint: "Checkpoint", conf: Conf) -> int:
         if runs_recipe and not compose.names_recipe(overrides):
             refuse_unnamed_recipe(checkpoint, conf.recipe_name, "conf" in taken)
+        check(checkpoint, conf, taken)
         if name is not None and conf.cluster.start is not None:
             from tnctl.cli.worker import PROGRAM
             from tnctl.launch import reading_workers
 
-            check(conf.cluster, taken)
             return reading_workers.read(
                 name, conf, checkpoint.folder, taken, PROGRAM, runs_recipe=runs_recipe
             )
+        quiet_tensorflow()
         return job(checkpoint, conf, taken)
 
     def with_composed(conf: Conf) -> int:
@@ -149,12 +150,11 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
     """The checkpoint meant. Raises UserError when none is named, Failure when there is none."""
     if "checkpoint" not in taken and output is None:
         raise UserError("which model? Give output=URL of a run, checkpoint=URL, or conf=NAME")
-    quiet_tensorflow()
-    from tnctl.checkpoint import load
+    from tnctl.checkpoint import chain
 
     if "checkpoint" in taken:
-        return load.open_checkpoint(taken["checkpoint"])
-    return load.newest_or_fail(str(output))
+        return chain.open_checkpoint(taken["checkpoint"])
+    return chain.newest_or_fail(str(output))
 
 
 def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
@@ -169,6 +169,17 @@ def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
         f"{checkpoint.folder} was trained with another conf; these keys differ: "
         f"{', '.join(differing)}. Leave conf= out to take the checkpoint's own",
     )
+
+
+def split_given(data: Data, splits: Sequence[str], what: str) -> str:
+    """The first of some splits that the conf has data for. Raises UserError without one."""
+    from tnctl.evaluation.split_scoring import first_given
+
+    split = first_given(data, splits)
+    if split is None:
+        given = " or ".join(f"data.{name}=FILES" for name in splits)
+        raise UserError(f"there is nothing to {what}. Give {given}")
+    return split
 
 
 def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":

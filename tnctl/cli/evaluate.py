@@ -2,10 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tnctl.cli.checkpoint_choice import lead_readers, local_reader, with_checkpoint
+from tnctl.cli.checkpoint_choice import (
+    lead_readers,
+    local_reader,
+    split_given,
+    with_checkpoint,
+)
 from tnctl.cli.printing import print_json
-from tnctl.errors import UserError
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
@@ -18,7 +22,20 @@ USAGE = "conf=NAME | output=URL | checkpoint=URL [data.test=FILES] [key=value â€
 
 def run(given: list[str]) -> int:
     """Print the metrics of a checkpoint as one JSON object."""
-    return with_checkpoint(given, TAKES, evaluate, name="evaluate")
+    return with_checkpoint(given, TAKES, evaluate, name="evaluate", check=check)
+
+
+def split_of(data: Data) -> str:
+    from tnctl.evaluation.split_scoring import REPORTED_SPLITS
+
+    return split_given(data, REPORTED_SPLITS, "evaluate on")
+
+
+def check(_: "Checkpoint", conf: Conf, _taken: dict[str, str]) -> None:
+    """Refuse data that is not there, or lacks a column. Raises UserError, Failure."""
+    from tnctl.data import column_names, sources
+
+    sources.require(conf, [split_of(conf.data)], column_names.columns_read(conf))
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -29,14 +46,9 @@ def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int
 def evaluate(
     checkpoint: "Checkpoint", conf: Conf, _: dict[str, str], readers: "Readers" = local_reader
 ) -> int:
-    from tnctl.evaluation.split_scoring import REPORTED_SPLITS, first_given
     from tnctl.progress import waiting
 
-    split = first_given(conf.data, REPORTED_SPLITS)
-    if split is None:
-        raise UserError(
-            "there is nothing to evaluate on. Give data.test=FILES or data.validation=FILES"
-        )
+    split = split_of(conf.data)
     reader = readers(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = reader.metrics(split)

@@ -6,7 +6,7 @@ from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.checkpoint_choice import with_checkpoint
 from tnctl.errors import UserError, quoted, refuse_if
-from tnctl.schema import Cluster, Conf
+from tnctl.schema import Conf
 from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
@@ -53,13 +53,31 @@ def run(given: list[str]) -> int:
     )
 
 
-def check(cluster: Cluster, taken: dict[str, str]) -> None:
-    """Refuse what several workers cannot export. Raises UserError."""
+def check(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
+    """Refuse a format that there is not, a place with a file, and workers that write to Redis.
+
+    Raises UserError.
+    """
+    from tnctl import outputs
+
+    if server_format(taken.get("to", "")) is None:
+        refuse_if(
+            taken.get("format") == "redis", "format= is of files. Give to=redis://HOST:PORT/DB"
+        )
+        arguments.choice(taken, "format", (*file_formats(), TENSORNET))
+        outputs.check_folder(place_of(checkpoint, conf.output, taken))
+        return
     refuse_if(
-        server_format(taken.get("to", "")) is not None,
-        f"cluster={cluster.start} is for exports to files: rows in Redis are written by one "
+        conf.cluster.start is not None,
+        f"cluster={conf.cluster.start} is for exports to files: rows in Redis are written by one "
         "process, which needs no room for all of them. Leave it out",
     )
+
+
+def place_of(checkpoint: "Checkpoint", output: str, taken: dict[str, str]) -> str:
+    name = "embeddings" if "since" not in taken else f"embeddings-{checkpoint.step}"
+    name = TENSORNET if taken.get("format") == TENSORNET else name
+    return taken.get("to") or files.join(output, name)
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -101,11 +119,10 @@ def export(
             "since= is of Redis, and a delta in files needs a base in files. Name its "
             "folder, or give to=redis://HOST:PORT/DB"
         )
-    name = "embeddings" if since is None else f"embeddings-{checkpoint.step}"
     export(
         checkpoint,
         conf,
-        taken.get("to") or files.join(conf.output, name),
+        place_of(checkpoint, conf.output, taken),
         encoding=arguments.choice(taken, "format", (*file_formats(), TENSORNET)),
         precision=precision,
         filter=filter,
@@ -130,7 +147,7 @@ def export_tables(
 
     if wrong := next((key for key in NOT_OF_TENSORNET if key in taken), None):
         raise UserError(f"format={TENSORNET} writes all rows as they are: leave {wrong}= out")
-    to = taken.get("to") or files.join(conf.output, TENSORNET)
+    to = place_of(checkpoint, conf.output, taken)
     refuse_if(server_format(to) is not None, f"format={TENSORNET} is of files. Give to=FOLDER")
     ranks = arguments.count(taken, "ranks", 1)
     export(checkpoint, conf, to, taken.get("tables"), ranks, write or write_alone)

@@ -4,14 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl import files
 from tnctl.cli import arguments, compose
-from tnctl.cli.checkpoint_choice import lead_readers, local_reader, with_checkpoint
-from tnctl.errors import UserError
-from tnctl.schema import Conf
+from tnctl.cli.checkpoint_choice import (
+    lead_readers,
+    local_reader,
+    split_given,
+    with_checkpoint,
+)
+from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.model_readers import Readers
+    from tnctl.ownership import Claims
 
 TAKES = ("conf", "checkpoint", "to", "format", "overwrite")
 USAGE = (
@@ -23,7 +28,47 @@ FORMATS = ("parquet", "csv", "jsonl")
 
 def run(given: list[str]) -> int:
     """Write the scores of data.test, else of data.validation, by default into the output."""
-    return with_checkpoint(given, TAKES, predict, name="predict")
+    return with_checkpoint(given, TAKES, predict, name="predict", check=check)
+
+
+def split_of(data: Data) -> str:
+    from tnctl.evaluation.split_scoring import REPORTED_SPLITS
+
+    return split_given(data, REPORTED_SPLITS, "score")
+
+
+def output_of(output: str, taken: dict[str, str]) -> "tuple[str, str, bool, Claims | None]":
+    """The format, the file, whether it may be replaced, and the list that it is on."""
+    from tnctl import ownership
+    from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
+
+    to = taken.get("to", "")
+    # The format that the name of the file has, else Parquet.
+    kind = next((kind for kind in FORMATS if to.endswith(f".{kind}")), FORMATS[0])
+    kind = arguments.choice(taken, "format", FORMATS, kind)
+    replace = arguments.flag(taken, "overwrite")
+    if to:
+        return kind, to, replace, None
+    # Predictions that tnctl wrote there are replaced without overwrite=true.
+    claims = ownership.Claims(output, ownership.RUN, [PREDICTIONS_LIST])
+    return kind, files.join(output, f"{PREDICTIONS}.{kind}"), replace, claims
+
+
+def check(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
+    """Refuse another file at the place of the output, and data that is not there.
+
+    Raises UserError, Failure.
+    """
+    from tnctl import outputs
+    from tnctl.data import column_names, sources
+    from tnctl.evaluation import predictions
+
+    predictions.check_carried(conf.data.carry, tuple(checkpoint.manifest.heads))
+    needed = [*column_names.columns_read(conf, labelled=False), *conf.data.carry]
+    sources.require(conf, [split_of(conf.data)], list(dict.fromkeys(needed)))
+    _kind, to, replace, claims = output_of(conf.output, taken)
+    outputs.refuse_overlap([to], sources.files_read(conf, [split_of(conf.data)]))
+    outputs.check_file(to, replace, claims)
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -37,26 +82,13 @@ def predict(
     taken: dict[str, str],
     readers: "Readers" = local_reader,
 ) -> int:
-    to = taken.get("to", "")
-    # The format that the name of the file has, else Parquet.
-    kind = next((kind for kind in FORMATS if to.endswith(f".{kind}")), FORMATS[0])
-    kind = arguments.choice(taken, "format", FORMATS, kind)
     from contextlib import closing
 
-    from tnctl import ownership
     from tnctl.evaluation import predictions
-    from tnctl.evaluation.split_scoring import REPORTED_SPLITS, first_given
     from tnctl.progress import say
-    from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
 
-    split = first_given(conf.data, REPORTED_SPLITS)
-    if split is None:
-        raise UserError("there is nothing to score. Give data.test=FILES or data.validation=FILES")
-    replace, claims = arguments.flag(taken, "overwrite"), None
-    if not to:
-        to = files.join(conf.output, f"{PREDICTIONS}.{kind}")
-        # Predictions that tnctl wrote there are replaced without overwrite=true.
-        claims = ownership.Claims(conf.output, ownership.RUN, [PREDICTIONS_LIST])
+    split = split_of(conf.data)
+    kind, to, replace, claims = output_of(conf.output, taken)
     reader = readers(checkpoint, conf)
     reads = [link.folder for link in checkpoint.chain()]
     if "conf" in taken:

@@ -16,6 +16,9 @@ def run(given: list[str]) -> int:
 
 def prepare(conf: Conf, taken: dict[str, str]) -> int:
     refuse_if("to" not in taken, "give to=URL, the folder to write to")
+    from tnctl.data import column_names, sources
+
+    sources.require(conf, ("train", "validation", "test"), column_names.columns_read(conf))
     if conf.data.format == "tfrecord":
         quiet_tensorflow()
     from tnctl.data import preparing

@@ -3,8 +3,10 @@
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.cli.verify_serving import require_serving
 from tnctl.errors import UserError, did_you_mean, refuse_if
 
 TAKES = ("graph", "embeddings", "prefix", "input", "to", "format", "overwrite")
@@ -41,6 +43,10 @@ def run(given: list[str]) -> int:
     kind = arguments.choice(taken, "format", FORMATS, format_of(source))
     to_kind = kind if "format" in taken else format_of(to) or kind
     keys = values_of(rest)
+    require_serving(taken["graph"], taken["embeddings"])
+    if source != "-" and not files.exists(source):
+        with files.open_input(source):  # raises what is wrong; a pipe could be opened only once
+            pass
     quiet_tensorflow()
     from tnctl.progress import say
     from tnctl.serving import scoring

@@ -20,7 +20,28 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write the graph to `to`, by default output/graph."""
-    return with_checkpoint(given, TAKES, split, runs_recipe=False)
+    return with_checkpoint(
+        given,
+        TAKES,
+        split,
+        runs_recipe=False,
+        check=lambda _checkpoint, conf, taken: check(conf.output, taken),
+    )
+
+
+def place_of(output: str, taken: dict[str, str]) -> str:
+    return taken.get("to") or files.join(output, "graph")
+
+
+def check(output: str, taken: dict[str, str]) -> None:
+    """Refuse arguments that do not go together, and a place with a file. Raises UserError."""
+    from tnctl import outputs
+
+    refuse_if(
+        "target_cpu" in taken and "aot" not in taken,
+        "target_cpu= says what aot= compiles for; give aot=[1,32] too",
+    )
+    outputs.check_folder(place_of(output, taken))
 
 
 def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
@@ -28,14 +49,10 @@ def split(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> int:
     from tnctl.progress import say, waiting
     from tnctl.serving.graph import aot, splitting
 
-    refuse_if(
-        "target_cpu" in taken and "aot" not in taken,
-        "target_cpu= says what aot= compiles for; give aot=[1,32] too",
-    )
     frozen = arguments.flag(taken, "frozen")
     golden = arguments.count(taken, "golden", splitting.GOLDEN_ROWS)
     sizes = aot.sizes_of(taken["aot"]) if "aot" in taken else []
-    to = taken.get("to") or files.join(conf.output, "graph")
+    to = place_of(conf.output, taken)
     with waiting("splitting the graph"):
         described = splitting.split(
             checkpoint,

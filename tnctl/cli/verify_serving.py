@@ -1,5 +1,6 @@
 """`tnctl verify-serving`."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from tnctl import files
@@ -36,23 +37,51 @@ def run(given: list[str]) -> int:
     """
     taken, overrides = arguments.part(given, TAKES)
     if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:
-        return with_checkpoint(given, TAKES, verify, name="verify-serving")
+        return with_checkpoint(given, TAKES, verify, name="verify-serving", check=check)
     if overrides:
         raise UserError(f"'{overrides[0]}' belongs to a model. Give output=URL or checkpoint=URL")
     refuse_if(
         "graph" not in taken,
         "what is to be verified? Give output=URL, checkpoint=URL, or graph=URL",
     )
+    graph, embeddings, prefix = taken["graph"], taken.get("embeddings"), taken.get("prefix", PREFIX)
+    require_serving(graph, embeddings)
     quiet_tensorflow()
     from tnctl.progress import waiting
     from tnctl.serving.verify import parity
 
-    graph, embeddings, prefix = taken["graph"], taken.get("embeddings"), taken.get("prefix", PREFIX)
     if "endpoint" in taken:
         with waiting(f"asking {taken['endpoint']}"):
             return exit_code(parity.verify_endpoint(taken["endpoint"], graph, embeddings, prefix))
     with waiting("comparing with the golden rows"):
         return exit_code(parity.verify_artefacts(graph, embeddings, prefix))
+
+
+def require_serving(graph: str, embeddings: str | None) -> None:
+    """Read what a graph and embeddings in files say of themselves. Raises Failure without it."""
+    from tnctl import manifest
+    from tnctl.serving.graph.graph_document import NAME, GraphManifest
+    from tnctl.serving.rows.embeddings import chain_of
+    from tnctl.serving.rows.export_formats import server_format
+
+    manifest.read(graph, GraphManifest, NAME)
+    if embeddings is not None and server_format(embeddings) is None:
+        chain_of(embeddings)
+
+
+def places_of(output: str, taken: dict[str, str]) -> tuple[str, str]:
+    """The graph and the embeddings."""
+    graph = taken.get("graph") or files.join(output, "graph")
+    return graph, taken.get("embeddings") or files.join(output, "embeddings")
+
+
+def check(_: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
+    """Refuse what is to be compared and is not there, or data that lacks a column."""
+    from tnctl.data import column_names, sources
+
+    require_serving(*places_of(conf.output, taken))
+    with contextlib.suppress(files.AbsentError):  # for which the comparison knows a way out
+        sources.require(conf, ["validation"], column_names.columns_read(conf))
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -69,8 +98,7 @@ def verify(
     from tnctl.progress import waiting
     from tnctl.serving.verify import parity
 
-    graph = taken.get("graph") or files.join(conf.output, "graph")
-    embeddings = taken.get("embeddings") or files.join(conf.output, "embeddings")
+    graph, embeddings = places_of(conf.output, taken)
     prefix = taken.get("prefix", PREFIX)
     with waiting("comparing serving with training"):
         findings = parity.verify(checkpoint, conf, graph, embeddings, prefix, readers)

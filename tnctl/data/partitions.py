@@ -60,13 +60,11 @@ def pieces(
     `read` yields the rows with the columns of the file itself, by default all rows.
     """
     read = read or (lambda columns: reader.pieces(url, columns))
-    values = partitions_of(url)
-    present = reader.columns(url) if values.keys() & set(needed) else None
-    if present is None or not (absent := values.keys() & set(needed) - set(present)):
+    values, stored = partitions_of(url), stored_in(reader, url, needed)
+    if stored == needed:
         yield from read(needed)
         return
-    # At least one column, for the number of rows.
-    stored = [name for name in needed if name not in absent] or present[:1]
+    absent = set(needed) - set(stored)
     for piece in read(stored):
         rows = piece.table.num_rows
         columns = {
@@ -74,6 +72,20 @@ def pieces(
             for name in needed
         }
         yield replace(piece, table=pa.table(columns))
+
+
+def stored_in(reader: FileReader, url: str, needed: list[str]) -> list[str]:
+    """The columns that are read from the file itself, at least one for the number of rows."""
+    values = partitions_of(url)
+    present = reader.columns(url) if values.keys() & set(needed) else None
+    if present is None or not (absent := values.keys() & set(needed) - set(present)):
+        return needed
+    return [name for name in needed if name not in absent] or present[:1]
+
+
+def require(reader: FileReader, url: str, needed: list[str]) -> None:
+    """Raise as `pieces` does for a file that is not there or lacks a column of `needed`."""
+    reader.require(url, stored_in(reader, url, needed))
 
 
 def _repeated(text: str | None, rows: int) -> pa.Array:

@@ -1,7 +1,7 @@
 """The pieces of a split, file after file."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -344,6 +344,30 @@ def rows_of_files(conf: Conf, split: str) -> int | None:
         with empty_skipped(conf):
             rows += sum(reader.group_rows(url))
     return rows
+
+
+def require(conf: Conf, splits: Iterable[str], needed: list[str]) -> None:
+    """Raise as reading does for splits whose first file is not there or lacks a column `needed`.
+
+    Only the beginning, or the footer, of a file is read. Splits that the conf has no data for, and
+    files by day, are passed over.
+    """
+    for split in splits:
+        value, cut = conf.data.source(split), conf.data.split.column
+        if value is None or DAY in str(value):
+            continue
+        if cut is not None and cut not in needed:
+            needed = [*needed, cut]
+        if conf.data.is_generated:
+            first, end = row_range(conf.data, split)
+            next(_generated_rows(conf.data, split, needed, first, min(first + 1, end)), None)
+            continue
+        reader = reader_of(conf, split_of(conf.data, split).skip_rows)
+        for url in files_of(conf, split):
+            with empty_skipped(conf):
+                if conf.data.prepared is None:
+                    partitions.require(reader, url, needed)
+                break
 
 
 def columns_of(conf: Conf, split: str) -> list[str] | None:

@@ -7,14 +7,13 @@ Rudin and Dominici, All Models are Wrong, but Many are Useful, JMLR 20, 2019 (mo
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch, batches, joined
 from tnctl.data.windows import window_rows
-from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import kind_of, rows_and_bytes
 from tnctl.evaluation.input_sources import shuffled_together
 from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
@@ -23,6 +22,9 @@ from tnctl.model.layout import Layout
 from tnctl.model.table_figures import table_figures
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from tnctl.evaluation.inference import Inference
 
 # Logits that are kept at a time: for more inputs, the data is read again.
 FLOATS_KEPT = 1 << 28
@@ -57,7 +59,7 @@ class Importance:
 
 
 def permutation_importance(
-    inference: Inference, conf: Conf, split: str, limit: int | None = None
+    inference: "Inference", conf: Conf, split: str, limit: int | None = None
 ) -> Importance:
     """Score a split with each slot and numeric input shuffled in turn, in few passes over the data.
 
@@ -105,7 +107,7 @@ def _defined(examples: HeadExamples) -> tuple[Metric, float]:
 
 
 def _logits_shuffled(
-    inference: Inference,
+    inference: "Inference",
     conf: Conf,
     split: str,
     groups: Sequence[AbstractSet[str]],

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,20 +20,22 @@ from tnctl.data.sources import files_read
 from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
-from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
+
+if TYPE_CHECKING:  # they import TensorFlow
+    from tnctl.evaluation.inference import Inference
+    from tnctl.model.building import Model
 
 WINDOWS_AHEAD = 1
 ONLY_LISTS = ("tfrecord", "paddle")  # the formats whose every column is a list
 
 
 def predict(
-    model: Model,
+    model: "Model",
     tables: Iterator[pa.Table],
     conf: Conf,
     split: str,
@@ -55,9 +57,7 @@ def predict(
     the logit itself. `kind` is parquet, csv or jsonl. Labels are not read. Raises Failure when the
     data cannot be read or the file not written.
     """
-    names = columns_written(model.heads)
-    if both := [name for name in conf.data.carry if name in names]:
-        raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
+    check_carried(conf.data.carry, model.heads)
     with_lists: set[str] = set()
     rows = 0
     with (
@@ -74,7 +74,7 @@ def predict(
 
 
 def predicted_windows(
-    inference: Inference,
+    inference: "Inference",
     conf: Conf,
     split: str,
     unit: Unit = WHOLE,
@@ -93,6 +93,12 @@ def predicted_windows(
             yield scored(inference, window, conf.train, names)
 
 
+def check_carried(carry: Iterable[str], heads: tuple[str, ...]) -> None:
+    """Raise UserError for a carried column with the name of one that is written."""
+    if both := [name for name in carry if name in columns_written(heads)]:
+        raise UserError(f"data.carry has {both[0]}, which is a column that predict writes")
+
+
 def columns_written(heads: tuple[str, ...]) -> list[str]:
     """The columns of predictions and logits, head after head."""
     if len(heads) == 1:
@@ -100,7 +106,7 @@ def columns_written(heads: tuple[str, ...]) -> list[str]:
     return [f"{what}_{head}" for head in heads for what in ("prediction", "logit")]
 
 
-def scored(inference: Inference, window: Batch, train: Train, names: list[str]) -> pa.Table:
+def scored(inference: "Inference", window: Batch, train: Train, names: list[str]) -> pa.Table:
     """The carried columns of a window, then predictions (float64) and logits (float32)."""
     order = np.arange(window.rows, dtype=np.uint32)
     logits = np.concatenate(

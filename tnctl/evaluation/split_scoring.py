@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,20 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.unit_batches import UnitWindow, unit_batches, unit_windows
 from tnctl.data.unit_records import WHOLE, Remainder, Unit
 from tnctl.data.windows import window_rows
-from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored, main_metrics, shown
-from tnctl.model.building import Model
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Evaluation
+
+if TYPE_CHECKING:  # they import TensorFlow
+    from tnctl.evaluation.inference import Inference
+    from tnctl.model.building import Model
 
 BATCHES_AHEAD = 2
 REPORTED_SPLITS = ("test", "validation")  # the first that is given
 
 
 def features_of(
-    conf: Conf, model: Model, *, labelled: bool = True, carry: Sequence[str] = ()
+    conf: Conf, model: "Model", *, labelled: bool = True, carry: Sequence[str] = ()
 ) -> Features:
     """The mapping from the conf's columns to the model's inputs."""
     return Features(conf, model.layout.cells, model.statistics, labelled=labelled, carry=carry)
@@ -33,7 +35,7 @@ def features_of(
 
 @contextmanager
 def unshuffled(
-    conf: Conf, model: Model, split: str, limit: int | None = None
+    conf: Conf, model: "Model", split: str, limit: int | None = None
 ) -> Iterator[Iterator[Batch]]:
     """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
     skipped = Skipped(split, conf.data.bad_rows)
@@ -44,7 +46,7 @@ def unshuffled(
 @contextmanager
 def unshuffled_units(
     conf: Conf,
-    model: Model,
+    model: "Model",
     split: str,
     units: Iterable[Unit],
     skipped: Skipped,
@@ -78,7 +80,7 @@ def unshuffled_units(
         yield ahead
 
 
-def labelled_heads(model: Model) -> list[tuple[str, int, int]]:
+def labelled_heads(model: "Model") -> list[tuple[str, int, int]]:
     """Name, place among the heads, and place among the labels of every head that has a label.
 
     In the order of the heads: the main one is the first.
@@ -135,7 +137,7 @@ class Counts:
 
 
 def score(
-    inference: Inference,
+    inference: "Inference",
     conf: Conf,
     split: str,
     limit: int | None = None,
@@ -153,7 +155,7 @@ def score(
 
 
 def score_units(
-    inference: Inference,
+    inference: "Inference",
     conf: Conf,
     split: str,
     units: Sequence[Unit],
@@ -173,7 +175,7 @@ def score_units(
 
 
 def _scored(
-    inference: Inference,
+    inference: "Inference",
     squared: bool,
     ahead: Iterable[Batch],
     counter: BatchCounter | None,

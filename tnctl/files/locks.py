@@ -42,11 +42,12 @@ def take_lock(path: Path, open_it: Callable[[], int], busy: Callable[[int], str]
 
 
 @contextlib.contextmanager
-def locked(folder: str) -> Iterator[None]:
+def locked(folder: str, is_written: bool = False) -> Iterator[None]:
     """Keep other processes that ask for it out of a folder while the block runs.
 
     Of folders of this machine only, other storages have no locks. Raises HeldError at once when
-    another process is in it. What a process held that was killed, the kernel has released.
+    another process is in it, and with `is_written` Failure when nothing may be written there. What
+    a process held that was killed, the kernel has released.
     """
     local = local_path(folder)
     if local is None:
@@ -59,7 +60,7 @@ def locked(folder: str) -> Iterator[None]:
             descriptor = take_lock(path, lambda: _open_lock(path), lambda lock: _busy(folder, lock))
             _write_process(path, descriptor)
     except Failure as error:
-        if not isinstance(error.__cause__, PermissionError):
+        if is_written or not isinstance(error.__cause__, PermissionError):
             for above in created:
                 remove_empty_folder(str(above))
             raise

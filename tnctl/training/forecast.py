@@ -217,11 +217,12 @@ def look_at_groups(
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
     rows = sum(batch.rows for batch in sample)
-    growths = {}
+    growths, names = {}, list(conf.slots)
+    spreads = list(map(spread, conf.slots.values()))
     for group, numbers in members(conf.slots).items():
-        name = list(conf.slots)[numbers[0]]
+        name = names[numbers[0]]
         most = counted_ids(name, conf.slots[name], measured)
-        first_rows, times = first_met(*occurrences(conf.slots, sample, numbers))
+        first_rows, times = first_met(*occurrences(spreads, sample, numbers))
         grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
@@ -250,6 +251,7 @@ def look_at_lives(
     """The effect of the rules for rows on every share group that has any."""
     rows = sum(batch.rows for batch in sample)
     numbers = members(conf.slots)
+    spreads = list(map(spread, conf.slots.values()))
     findings = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for group, life in zip(layout.groups, layout.lives, strict=True):
@@ -258,7 +260,7 @@ def look_at_lives(
             grown, counted = groups[group], 0.0
             if life.waits:
                 first_rows, times, waited = admitted(
-                    *occurrences(conf.slots, sample, numbers[group]), life, conf.seed
+                    *occurrences(spreads, sample, numbers[group]), life, conf.seed
                 )
                 grown = grown_to(first_rows, times, rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)

@@ -24,7 +24,7 @@ from tnctl.starting.column_value import (
 )
 from tnctl.starting.multiple_values import separator_of
 from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
-from tnctl.training.sample_ids import occurrences
+from tnctl.training.sample_ids import occurrences, spread
 
 FEWEST_STEPS = 100
 STEPS = 400  # that an advised batch size gives at least
@@ -46,6 +46,7 @@ def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
             )
     labels = np.concatenate([batch.labels for batch in sample])
     numeric = np.concatenate([batch.numeric for batch in sample])
+    spreads = list(map(spread, conf.slots.values()))
     for place, name in enumerate(conf.data.all_labels):
         label = labels[:, place]
         if set(np.unique(label)) != {0.0, 1.0} or len(label) < LEAST_VALUES:
@@ -54,7 +55,7 @@ def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
         for number, slot_name in enumerate(conf.slots):
             if label_columns.intersection(read[f"slots.{slot_name}"]):
                 continue
-            ids, owners = occurrences(conf.slots, sample, [number])
+            ids, owners = occurrences(spreads, sample, [number])
             if reason := reason_of_ids(ids, owners, label):
                 yield gives_away(f"slots.{slot_name}", words, reason)
         for number_name, (start, width) in layout.numeric_columns.items():

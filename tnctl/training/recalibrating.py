@@ -1,6 +1,7 @@
 """Recalibration at the end of a run: `evaluation.recalibrate`."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -10,12 +11,14 @@ from tnctl.evaluation.metrics import scalars
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.training.observers import Stopwatch
 from tnctl.training.report import RecalibratedHead
 from tnctl.training.report.recalibration_table import FIGURES, in_words
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
-from tnctl.training.workers import Workers
+
+if TYPE_CHECKING:  # they import TensorFlow
+    from tnctl.training.observers import Stopwatch
+    from tnctl.training.workers import Workers
 
 
 def check(conf: Conf) -> None:
@@ -39,7 +42,7 @@ def check(conf: Conf) -> None:
     )
 
 
-def recalibrate(state: RunState, workers: Workers, log: Log, stopwatch: Stopwatch) -> None:
+def recalibrate(state: RunState, workers: "Workers", log: Log, stopwatch: "Stopwatch") -> None:
     """Fit the model that a run ends with, and record and show what that changes."""
     measured = workers.recalibrate()
     stopwatch.evaluating += measured.seconds

@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from tnctl import files, manifest
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
-from tnctl.checkpoint.chain import name_of, newest_first, split
+from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
 from tnctl.checkpoint.completed_conf import differing_keys
-from tnctl.checkpoint.load import Checkpoint, open_checkpoint
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily
@@ -21,7 +21,6 @@ from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
-from tnctl.model.building import Model
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
@@ -29,6 +28,9 @@ from tnctl.training import early_stopping, pass_sums, run_folder
 from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import NOT_COMPARED
 from tnctl.training.state import RunState
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from tnctl.model.building import Model
 
 
 def start(conf: Conf) -> Checkpoint | None:
@@ -115,8 +117,8 @@ def nothing_whole(output: str, damage: DamagedError) -> Failure:
 
 
 def load_newest(
-    conf: Conf, checkpoint: Checkpoint, load: Callable[[Checkpoint, Conf], Model]
-) -> tuple[Checkpoint, Model]:
+    conf: Conf, checkpoint: Checkpoint, load: Callable[[Checkpoint, Conf], "Model"]
+) -> "tuple[Checkpoint, Model]":
     """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
     When its files are damaged the one before is taken, and so on, and that is reported; those that

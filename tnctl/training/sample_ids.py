@@ -1,6 +1,6 @@
 """The ids in a sample of the data: which rows have them, and when each gets a row of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,15 +50,17 @@ def members(slots: Mapping[str, Slot]) -> dict[str, list[int]]:
 
 
 def occurrences(
-    slots: Mapping[str, Slot], sample: list[Batch], numbers: list[int]
+    spreads: Sequence[int], sample: list[Batch], numbers: list[int]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """All ids of the slots with these numbers, and the row of each."""
-    cells = [spread(slot) for slot in slots.values()]
+    """All ids of the slots with these numbers, and the row of each.
+
+    `spreads` has the cells of every slot in an example.
+    """
     ids, owners = [], []
     for number in numbers:
         first = 0
         for window in sample:
-            counts = ids_per_row(window, number, cells[number])
+            counts = ids_per_row(window, number, spreads[number])
             ids.append(window.ids[number])
             owners.append(np.repeat(np.arange(first, first + window.rows), counts))
             first += window.rows

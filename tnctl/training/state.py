@@ -1,9 +1,11 @@
 """The state of a run: everything that a checkpoint keeps of training, beside the model."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import (
     Clock,
     Epoch,
@@ -15,13 +17,14 @@ from tnctl.checkpoint.document import (
     evaluation_at,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.load import Checkpoint
-from tnctl.checkpoint.staging import Contents
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.schema import Loss
 from tnctl.training import pass_sums
 from tnctl.training.early_stopping import EarlyStopping
 from tnctl.training.pass_sums import PassSums
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from tnctl.checkpoint.staging import Contents
 
 
 @dataclass
@@ -50,11 +53,13 @@ class RunState:
     recalibrated: dict[str, JsonValue] | None = None
     """metrics of the recalibrated model on data.validation; None of one that is not"""
 
-    def contents(self, golden: list[GoldenLine], log_lines: int) -> Contents:
+    def contents(self, golden: list[GoldenLine], log_lines: int) -> "Contents":
         """What a checkpoint has of the state; the inverse of `restored`.
 
         `log_lines` is how many lines log.jsonl has.
         """
+        from tnctl.checkpoint.staging import Contents
+
         return Contents(
             clock=Clock(self.model_step, tuple(self.clock_days)),
             position=self.position,

@@ -8,7 +8,7 @@ from functools import partial
 
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.data import row_split, statistics
+from tnctl.data import statistics
 from tnctl.data.batch_sizes import as_saved, chosen, sized
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.formats.prepared_document import SPLITS
@@ -23,11 +23,8 @@ from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
 from tnctl.training import (
-    baseline,
-    early_stopping,
     events,
-    eviction,
-    recalibrating,
+    preconditions,
     resuming,
     run_folder,
     warm,
@@ -68,15 +65,8 @@ def train(
     after Ctrl-C or SIGTERM, with a checkpoint of the last step, and Failure while another process
     trains into the same output.
     """
-    row_split.check(conf)
-    early_stopping.check(conf)
-    recalibrating.check(conf)
-    eviction.check(conf)
-    warm.check(conf, overwrite)
-    baseline.check(conf)
+    preconditions.check(conf, overwrite, accept)
     by_day = daily(conf)
-    if accept and not by_day:
-        raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
     processes = processes or OneProcess()
     with files.locked(conf.output):
         run_folder.refuse_data_in_places(conf)

@@ -78,6 +78,10 @@ class ArrowReader(GroupedReader):
         with self._open(url) as file:
             return list(file.schema.names)
 
+    def require(self, url: str, needed: list[str]) -> None:
+        with self._open(url) as file:
+            require_paths(url, needed, file.schema)
+
     def paths(self, url: str) -> list[str]:
         """The names of a file's columns, and instead of structs the paths of what is in them."""
         with self._open(url) as file:

@@ -65,20 +65,27 @@ class CsvReader(FileReader):
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         with closing(blocks(url, self.skip_rows)) as parts:
-            if self.names is None:
-                header, rows = _split_header(parts)
-                if not header:
-                    return
-                names = self._names(url, header, needed)
-            else:
-                names, rows = list(self.names), parts
-                for name in needed:
-                    if name not in names:
-                        raise UserError(
-                            f"data.columns has no '{name}'. {did_you_mean(name, names)}"
-                        )
+            names, rows = self._names_and_rows(url, parts, needed)
+            if not names:
+                return
             layout = _FileLayout(self, url, names, needed)
             yield from in_order(_parse, (_Block(layout, line, block) for line, block in rows))
+
+    def require(self, url: str, needed: list[str]) -> None:
+        with closing(blocks(url, self.skip_rows)) as parts:
+            self._names_and_rows(url, parts, needed)
+
+    def _names_and_rows(
+        self, url: str, parts: Blocks, needed: list[str]
+    ) -> tuple[list[str], Blocks]:
+        """The names of the columns, none of a file without a line, and the lines of the rows."""
+        if self.names is None:
+            header, rows = _split_header(parts)
+            return self._names(url, header, needed) if header else [], rows
+        for name in needed:
+            if name not in self.names:
+                raise UserError(f"data.columns has no '{name}'. {did_you_mean(name, self.names)}")
+        return list(self.names), parts
 
     def columns(self, url: str) -> list[str] | None:
         if self.names is not None:

@@ -25,6 +25,15 @@ class FileReader(ABC):
     def columns(self, url: str) -> list[str] | None:  # noqa: B027
         """The names of a file's columns, by its beginning; None where only all rows could tell."""
 
+    def require(self, url: str, needed: list[str]) -> None:  # noqa: ARG002
+        """Raise as `pieces` does for a file that is not there, is empty, or lacks a column.
+
+        Only the beginning, or the footer, of the file is read. Where rows name their columns, no
+        column is looked for.
+        """
+        with files.open_input(url):
+            pass
+
     @property
     def lines_before(self) -> int:
         """The lines of each file before its first row; none in files of records."""

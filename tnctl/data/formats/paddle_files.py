@@ -31,8 +31,7 @@ class PaddleReader(FileReader):
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         names = self.names
-        if names is not None and (absent := [name for name in needed if name not in names]):
-            raise UserError(f"data.columns has no '{absent[0]}'. {did_you_mean(absent[0], names)}")
+        self.require(url, needed)
         bad = BadRows(self.bad_rows)
         for line, block in text_lines.blocks(url, self.skip_rows):
             words = Words(url, line, block, self.check_utf8, bad)
@@ -41,6 +40,12 @@ class PaddleReader(FileReader):
             else:
                 table = _named(words, self.pairs, needed, bad)
             yield bad.piece(table, words.where())
+
+    def require(self, url: str, needed: list[str]) -> None:
+        names = self.names
+        if names is not None and (absent := [name for name in needed if name not in names]):
+            raise UserError(f"data.columns has no '{absent[0]}'. {did_you_mean(absent[0], names)}")
+        super().require(url, needed)
 
     def columns(self, url: str) -> list[str] | None:
         if self.names is not None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import NoFitError
 from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
-from tnctl.model.building import Model
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
@@ -28,6 +27,9 @@ from tnctl.training.baseline.boosted_trees import BoostedTrees, Examples, librar
 from tnctl.training.baseline.row_sample import RowSample
 from tnctl.training.baseline.tree_columns import TreeColumns, cost
 from tnctl.training.report import Baseline
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from tnctl.model.building import Model
 
 SHARE_OF_MEMORY = 0.5  # of what is free
 SHARE_OF_VALIDATION = 0.25  # of that
@@ -45,7 +47,7 @@ def check(conf: Conf) -> None:
     library()
 
 
-def baseline_of(conf: Conf, model: Model) -> BaselineFile:
+def baseline_of(conf: Conf, model: "Model") -> BaselineFile:
     """The baseline of a run whose model is `model`: trained now, unless the output has it already.
 
     It is of the main head. Raises Failure.
@@ -124,7 +126,7 @@ def free_bytes() -> float:
 class BaselineRows:
     """The rows of a run's splits, with a table for each slot, in file order."""
 
-    def __init__(self, conf: Conf, model: Model) -> None:
+    def __init__(self, conf: Conf, model: "Model") -> None:
         [(self.head, _, self._label), *_] = labelled_heads(model)
         self._conf, self._correction = conf, model.logit_correction
         names = model.layout.slots
