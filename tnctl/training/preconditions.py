@@ -35,4 +35,5 @@ def check_files(conf: Conf, overwrite: bool) -> None:
         run_folder.refuse_data_in_places(conf)
         run_folder.refuse_no_folders(conf.output)
     if is_new:
-        sources.require(conf, SPLITS, columns_read(conf))
+        splits = [split for split in SPLITS if split != "test" or conf.evaluation.test]
+        sources.require(conf, splits, columns_read(conf))
