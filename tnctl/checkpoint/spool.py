@@ -199,7 +199,7 @@ class Spool(StagedFiles):
         self.discard()
         if self._local is not None:
             with contextlib.suppress(Failure):  # the caller raises what went wrong first
-                ownership.remove(ownership.survey(self.folder, CHECKPOINT), CHECKPOINT)
+                ownership.remove_inner(self.folder, CHECKPOINT)
 
 
 def names_in_place(names: Iterable[str]) -> list[str]:

@@ -60,6 +60,7 @@ def open_output(url: str, durable: bool = True) -> Iterator[IO[bytes]]:
         if local is not None:
             local.parent.mkdir(parents=True, exist_ok=True)
             stream: Any = open(local, "wb")  # noqa: SIM115 (closed below)
+            status = os.fstat(stream.fileno())
         else:
             stream = Upload(*storage(url))
     try:
@@ -75,7 +76,8 @@ def open_output(url: str, durable: bool = True) -> Iterator[IO[bytes]]:
             if local is None:
                 stream.discard()
             else:
-                if local.is_file():  # and not a device, such as /dev/null
+                # It may be a device, such as /dev/null, or another file by now.
+                if local.is_file() and os.path.samestat(status, local.lstat()):
                     local.unlink(missing_ok=True)
                 stream.close()
         raise
