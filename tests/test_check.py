@@ -534,6 +534,24 @@ def test_a_label_that_never_varies(cli, tmp_path, label):
     assert (done.code, said in done.last) == (1, True), done.err
 
 
+def test_a_label_of_a_further_head_that_never_varies(cli, tmp_path):
+    """Training continues; a label that varies gets no line."""
+    rows = [[*row, "0", str(k % 2)] for k, row in enumerate(lines_of())]
+    write_lines(tmp_path, rows, ("user", "item", "price", "click", "bought", "paid"))
+    heads = ["recipe=esmm", "recipe.hidden=[4]", "+data.labels.ctr.column=click", "train.epochs=2"]
+    done = cli(
+        "train", "conf=my.yaml", *heads, "+data.labels.ctcvr.column=bought", "output=a",
+        cwd=tmp_path,
+    )  # fmt: skip
+    said = "warning: with data.labels.ctcvr.column=bought the label is 0 in all 400 rows that"
+    assert (done.code, done.err.count(said)) == (0, 1), done.err
+    assert done.err.count("the label is") == 1, done.err
+    done = cli(
+        "train", "conf=my.yaml", *heads, "+data.labels.ctcvr.column=paid", "output=b", cwd=tmp_path
+    )
+    assert (done.code, done.err.count("the label is")) == (0, 0), done.err
+
+
 def test_labels_that_are_all_small_do_vary(cli, tmp_path):
     rates = ["0.2", "0.1", "0"]
     write_lines(tmp_path, [[*row[:3], rates[k % 3]] for k, row in enumerate(lines_of())])

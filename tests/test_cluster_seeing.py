@@ -149,3 +149,16 @@ def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):  # noqa: F
         rows += len(lines)
     with pytest.raises(Failure, match=f"never the label is 0 in all {rows:,} rows of data.train"):
         cluster_in_one_process.train_together(conf, 2)
+
+
+def test_a_label_of_a_further_head_that_never_varies(parts, monkeypatch, capsys):  # noqa: F811
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "recipe=esmm", "recipe.hidden=[4]",
+                   "+data.labels.ctr.column=label", "+data.labels.ctcvr.column=never",
+                   "data.validation=null", "data.test=null")  # fmt: skip
+    for part in Path(parts).rglob("part-*.csv"):
+        head, *lines = part.read_text().splitlines()
+        part.write_text("\n".join([f"{head},never", *(f"{line},1" for line in lines), ""]))
+    _, errors = cluster_in_one_process.train_together(conf, 2)
+    said = capsys.readouterr().err
+    assert not errors and "data.labels.ctcvr.column=never the label is 1 in all " in said
+    assert said.count("the label is") == 1, said

@@ -77,15 +77,12 @@ class StepDone:
 
 @dataclass(frozen=True)
 class LabelsEqual:
-    """By keys of the conf, its `source`, the main head's label of the first `examples` is `only`.
-
-    These are many examples, or all of a `day`.
-    """
+    """A label has one value in many rows; `source` is where it comes from, as the conf says it."""
 
     source: str
-    only: int
-    examples: int
-    day: str | None = None
+    only: float
+    where: str
+    """which rows these are, in words"""
 
 
 @dataclass(frozen=True)

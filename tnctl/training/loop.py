@@ -35,19 +35,12 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     data that cannot be read, or when something depends on a metric that the labels do not give.
     """
     while state.position.epoch < conf.train.epochs:
-        epoch = state.position.epoch + 1
+        epoch, is_resumed = state.position.epoch + 1, state.sums is not None
         figures = yield from _train_pass(conf, state, workers)
-        only = state.sums.only_label if state.sums is not None and epoch == 1 else None
-        if only is not None:
-            source = _source_of_label(conf.data, workers)
-            if figures.day is None:
-                raise Failure(
-                    f"with {source} the label is {only} in all {figures.examples:,} rows of "
-                    "data.train, and nothing can be learned. `tnctl check` shows what the column "
-                    "has; mend it, or name another"
-                )
-            # A day may have one class alone.
-            yield events.LabelsEqual(source, only, figures.examples, figures.day)
+        if epoch == 1:
+            yield from _main_label_equal(conf.data, state, workers, figures)
+            if not is_resumed:  # then this process has trained the first rows too
+                yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         if state.position.day is None or epoch == conf.train.epochs:
             yield events.RowsEvicted(workers.end_of_period())
@@ -96,9 +89,33 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     )
 
 
-def _source_of_label(data: Data, workers: Workers) -> str:
-    """Where the main head's label comes from, as the conf says it."""
-    [(_, _, place), *_] = labelled_heads(workers.model)
+def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Epoch) -> Events:
+    """Raises Failure when the main head's label has one value in all rows of a pass."""
+    only = state.sums.only_label if state.sums is not None else None
+    if only is not None:
+        source = _source_of_label(data, workers)
+        if figures.day is None:
+            raise Failure(
+                f"with {source} the label is {only} in all {figures.examples:,} rows of "
+                "data.train, and nothing can be learned. `tnctl check` shows what the column has; "
+                "mend it, or name another"
+            )
+        # A day may have one class alone.
+        yield events.LabelsEqual(source, only, f"all {figures.examples:,} rows of {figures.day}")
+
+
+def _further_labels_equal(data: Data, workers: Workers) -> Events:
+    """The labels of further heads that have one value in all rows that this process trained."""
+    seen = workers.labels
+    for number, (_, _, place) in enumerate(labelled_heads(workers.model)):
+        if number > 0 and (only := seen.only(place)) is not None:
+            where = f"all {seen.rows:,} rows that this process trained"
+            yield events.LabelsEqual(_source_of_label(data, workers, number), only, where)
+
+
+def _source_of_label(data: Data, workers: Workers, number: int = 0) -> str:
+    """Where the label of a head comes from, as the conf says it; the main head is number 0."""
+    _, _, place = labelled_heads(workers.model)[number]
     key, label = list(label_keys(data).items())[place]
     source = f"{key}.column={label.column}"
     if label.positive is not None:
@@ -131,8 +148,8 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         if is_first_pass and examples < MANY <= current.sums.examples:
             only = current.sums.only_label
             if only is not None:
-                source = _source_of_label(conf.data, workers)
-                yield events.LabelsEqual(source, only, current.sums.examples)
+                where = f"the first {current.sums.examples:,} rows"
+                yield events.LabelsEqual(_source_of_label(conf.data, workers), only, where)
         number += 1
     yield events.PassTrained(current)
 

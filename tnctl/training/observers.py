@@ -100,11 +100,9 @@ class Screen:
             case events.StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
                     self._update(current, self._watch.now(), self._validation())
-            case events.LabelsEqual(source=source, only=only, examples=examples, day=day):
-                which = f"the first {examples:,} rows"
-                which = which if day is None else f"all {examples:,} rows of {day}"
+            case events.LabelsEqual(source=source, only=only, where=where):
                 say(
-                    f"warning: with {source} the label is {only} in {which}. `tnctl check` shows "
+                    f"warning: with {source} the label is {only:g} in {where}. `tnctl check` shows "
                     "what the column has"
                 )
             case events.PassTrained(current=current):

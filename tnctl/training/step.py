@@ -32,6 +32,27 @@ class StepResult:
     logits: NDArray[np.float32]
 
 
+@dataclass
+class SeenLabels:
+    """The labels of rows: how many rows, and the lowest and highest of each label, [labels]."""
+
+    rows: int = 0
+    lowest: Any = np.inf
+    highest: Any = -np.inf
+
+    def add(self, labels: NDArray[np.float32]) -> None:
+        """Add the labels of rows, [rows, labels]."""
+        self.rows += len(labels)
+        self.lowest = np.minimum(self.lowest, labels.min(axis=0))
+        self.highest = np.maximum(self.highest, labels.max(axis=0))
+
+    def only(self, place: int) -> float | None:
+        """The value of a label, by its place, in all rows; None where it has several."""
+        if not self.rows or self.lowest[place] != self.highest[place]:
+            return None
+        return float(self.lowest[place])
+
+
 class TrainingStep:
     """Trains a model on one batch at a time.
 
@@ -52,6 +73,8 @@ class TrainingStep:
         self.parameters = LocalParameters(model) if parameters is None else parameters
         self.parameters.steps = steps
         self.rate_factor = 1.0
+        self.labels = SeenLabels()
+        """of the rows trained since a pass began or was resumed"""
         self._buffers = Buffers(model, batch_size)
         self._first_number = 1 + (rank << RANK_BITS)
         self._number = aligned(1, np.int64)
@@ -79,6 +102,7 @@ class TrainingStep:
                 f"{float(loss):g}); no weight was changed. Take a smaller learning_rate, or look "
                 "for extreme numbers in the data (transform: standardize or log1p)"
             ) from error
+        self.labels.add(batch.labels)
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
     @cached_property

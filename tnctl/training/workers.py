@@ -41,7 +41,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.step import TrainingStep
+from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm import WarmStart
 from tnctl.training.worker_figures import WorkerFigures
 
@@ -91,6 +91,10 @@ class Workers(Protocol):
     @property
     def model(self) -> Model:
         """The model: its network, the layout of its rows, and the tables of this process."""
+
+    @property
+    def labels(self) -> SeenLabels:
+        """The labels of what this process has trained since a pass began or was resumed."""
 
     @property
     def inference(self) -> Inference:
@@ -264,6 +268,11 @@ class LocalWorkers:
     def steps(self) -> int:
         return self._trained_steps if self._step is None else self._step.steps
 
+    @property
+    def labels(self) -> SeenLabels:
+        assert self._step is not None
+        return self._step.labels
+
     def figures(self) -> list[TableFigures]:
         return table_figures(self.model)
 
@@ -282,6 +291,7 @@ class LocalWorkers:
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[LocalBatches]:
         assert self._step is not None
+        self._step.labels = SeenLabels()
         of_pass = PassPosition(conf, position, 1, skipped)
         [remainders] = of_pass.dealt()
         source = training_batches(conf, self._features, position.passes, remainders, skipped)

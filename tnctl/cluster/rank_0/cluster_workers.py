@@ -45,6 +45,7 @@ from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
+from tnctl.training.step import SeenLabels
 from tnctl.training.worker_figures import WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
@@ -134,6 +135,10 @@ class ClusterWorkers:
     @property
     def model(self) -> Model:
         return self.share.model
+
+    @property
+    def labels(self) -> SeenLabels:
+        return self.share.step.labels
 
     @property
     def inference(self) -> Inference:

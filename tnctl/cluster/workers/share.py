@@ -30,7 +30,7 @@ from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, 
 from tnctl.model.building import Model, build
 from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
-from tnctl.training.step import TrainingStep
+from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm import start_again
 
 BATCHES_AHEAD = 4
@@ -140,6 +140,7 @@ class Share:
         self, conf: Conf, passes: int, remainders: Iterable[Remainder], skipped: Skipped
     ) -> None:
         """Begin to read what this worker trains of a pass."""
+        self.step.labels = SeenLabels()
         self.step.rate_factor = 1.0  # traced before the first batch is waited for
         source = training_batches(conf, self._features, passes, remainders, skipped)
         self._ahead = self._pass.enter_context(ReadAhead(source, BATCHES_AHEAD))
