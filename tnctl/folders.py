@@ -49,7 +49,7 @@ def identity(folder: str, follow: bool = True) -> Identity | None:
     Unless `follow`, a symbolic link has its own.
     """
     local = files.local_path(folder)
-    with files.translated(folder), contextlib.suppress(FileNotFoundError):
+    with files.translated(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if local is not None:
             status = local.stat(follow_symlinks=follow)
             return status.st_dev, status.st_ino
