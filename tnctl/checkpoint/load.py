@@ -50,8 +50,8 @@ def refusing_larger_networks(checkpoint: Checkpoint, conf: Conf) -> Iterator[Non
     except TooManyWeightsError as error:
         raise Failure(
             f"{checkpoint.folder} has fewer dense weights than its conf makes with the recipe "
-            f"{conf.recipe_name} and {building.settings_in_words(conf)}. Use the recipe and the "
-            "settings that saved it"
+            f"{conf.recipe_name} and {building.settings_in_words(conf.recipe)}. Use the recipe and "
+            "the settings that saved it"
         ) from error
 
 

@@ -111,7 +111,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     """
     name = conf.recipe_name
     recipe = recipes.load(name)
-    settings = recipes.settings_of(conf.recipe, recipe)
+    settings, given = recipes.settings_of(conf.recipe, recipe), settings_in_words(conf.recipe)
     keras.backend.clear_session()
     keras.utils.set_random_seed(conf.seed % 2**32)
     policy = keras.config.dtype_policy()
@@ -121,7 +121,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
         logits = recipe(inputs, **settings)
     except tf.errors.ResourceExhaustedError as error:
         raise Failure(
-            f"recipe {name} with {settings_in_words(conf)} needs more memory than this machine "
+            f"recipe {name} with {given} needs more memory than this machine "
             "has. Give it smaller layers"
         ) from error
     except (TypeError, AttributeError, ValueError) as error:
@@ -132,7 +132,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
                 f"embedding.width={conf.embedding.width}"
             ) from error
         if isinstance(error, ValueError):  # Keras, of a setting
-            raise UserError(f"recipe {name} refused {settings_in_words(conf)}: {reason}") from error
+            raise UserError(f"recipe {name} refused {given}: {reason}") from error
         raise
     finally:
         keras.config.set_dtype_policy(policy)
@@ -152,9 +152,9 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     return network, tuple(named)
 
 
-def settings_in_words(conf: Conf) -> str:
-    """The settings that a conf gives to its recipe, as an error names them."""
-    return str({key: value for key, value in conf.recipe.items() if key != "name"})
+def settings_in_words(recipe: Mapping[str, Any]) -> str:
+    """The settings of a conf's recipe, as an error names them."""
+    return str({key: value for key, value in recipe.items() if key != "name"})
 
 
 def with_towers(recipe: str, network: Any, heads: dict[str, Any], inputs: Inputs) -> Any:

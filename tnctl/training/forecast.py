@@ -26,9 +26,9 @@ from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
 from tnctl.evaluation.input_figures import INDEX_BYTES
+from tnctl.model.bfloat16_advice import bfloat16_advice
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.model.precision import bfloat16_advice
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import early_stopping, eviction, probable_mistakes, recalibrating
@@ -123,10 +123,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    row_split.check(conf)
-    early_stopping.check(conf)
-    recalibrating.check(conf)
-    eviction.check(conf)
+    for rules in (row_split, early_stopping, recalibrating, eviction):
+        rules.check(conf)
     days: Days | None = None
     if daily(conf):
         days = days_of(conf)

@@ -16,8 +16,8 @@ from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
+from tnctl.model.bfloat16_advice import bfloat16_advice
 from tnctl.model.building import Model, enable_determinism
-from tnctl.model.precision import bfloat16_advice
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting

@@ -3,7 +3,7 @@
 import pytest
 from conftest import CONF, write_clicks
 
-from tnctl.model import precision
+from tnctl.model import bfloat16_advice as advice
 from tnctl.schema import Train
 
 WITH, WITHOUT = "flags\t\t: fpu avx512f avx512_bf16\n", "flags\t\t: fpu avx512f\n"
@@ -14,19 +14,19 @@ LARGE = "recipe.hidden=[300,200,100]"
 def cpu(monkeypatch, tmp_path):
     """Call it with the text of /proc/cpuinfo."""
     path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(precision, "CPU_INFO", path)
+    monkeypatch.setattr(advice, "CPU_INFO", path)
     return path.write_text
 
 
 def test_large_networks_of_float32_on_a_cpu_that_has_bfloat16(cpu):
-    assert precision.bfloat16_advice(Train(), 400_000) is None  # no /proc/cpuinfo
+    assert advice.bfloat16_advice(Train(), 400_000) is None  # no /proc/cpuinfo
     cpu(WITHOUT)
-    assert precision.bfloat16_advice(Train(), 400_000) is None
+    assert advice.bfloat16_advice(Train(), 400_000) is None
     cpu(WITH)
-    assert "avx512_bf16" in precision.bfloat16_advice(Train(), 400_000)
-    assert precision.bfloat16_advice(Train(), 8_000) is None
-    assert precision.bfloat16_advice(Train(precision="bfloat16"), 400_000) is None
-    assert precision.bfloat16_advice(Train(xla=True), 400_000) is None
+    assert "avx512_bf16" in advice.bfloat16_advice(Train(), 400_000)
+    assert advice.bfloat16_advice(Train(), 8_000) is None
+    assert advice.bfloat16_advice(Train(precision="bfloat16"), 400_000) is None
+    assert advice.bfloat16_advice(Train(xla=True), 400_000) is None
 
 
 def test_train_and_check_say_it_once(cpu, cli, tmp_path):
