@@ -228,11 +228,11 @@ def test_files_of_another_checkpoint_are_refused(served, cli):
 def test_without_files_there_is_nothing_to_verify(run_copy, cli):
     done = verify(cli, run_copy)
     assert done.code == 1
-    assert "run/embeddings has no manifest.json" in done.last
-    cli("export-embeddings", "output=run", cwd=run_copy)
+    assert "run/graph has no serving.json" in done.last
+    assert cli("split-graph", "output=run", cwd=run_copy).code == 0
     done = verify(cli, run_copy)
     assert done.code == 1
-    assert "run/graph has no serving.json" in done.last
+    assert "run/embeddings has no manifest.json" in done.last
 
 
 def test_an_interrupted_export_does_not_count(served, cli, monkeypatch):

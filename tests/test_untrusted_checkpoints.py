@@ -20,6 +20,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
 from tnctl.saved_conf import conf_to_json
+from tnctl.schema import Conf, Slot
 from tnctl.training import resuming
 
 # deepfm, and a file that tells that the code was run.
@@ -87,7 +88,7 @@ def test_code_of_a_checkpoint_is_not_run(cli, stranger, run_of_code):
             to = ["to=scores.csv"] if command == "predict" else []
             done = cli(command, named, *to, cwd=folder)
             assert done.code == 2, (command, done.err)
-            assert f"give recipe.name={name} to run it" in done.last
+            assert "give recipe.name=/" in done.last and done.last.endswith(f"{name} to run it")
             assert not run_of_code(), command
     for command in SERVING:
         done = cli(command, "output=run", "to=" + command, cwd=folder)
@@ -339,7 +340,6 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     urls = []
     monkeypatch.setattr(files, "exists", lambda url: urls.append(url) or True)
     monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
-    monkeypatch.setattr(resuming, "files_of", lambda *_: [])
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")
@@ -353,7 +353,9 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     )
     monkeypatch.setattr(resuming, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
-        resuming.check_data(SimpleNamespace(output="run"), checkpoint)
+        resuming.check_data(
+            Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint
+        )
     assert urls == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 

@@ -16,7 +16,7 @@ from tnctl.checkpoint.chain import (
 )
 from tnctl.checkpoint.table_loading import fill_tables
 from tnctl.errors import Failure
-from tnctl.manifest import read_file
+from tnctl.manifest import present, read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.model.weight_limit import TooManyWeightsError, weights_limited
@@ -41,9 +41,9 @@ def refusing_larger_networks(checkpoint: Checkpoint, conf: Conf) -> Iterator[Non
 
     With bfloat16 the same network is built twice.
     """
-    url = files.join(checkpoint.folder, dense_file.NAME)
-    with offering(checkpoint):
-        size = files.size(url) if files.exists(url) else 0
+    folder, name = checkpoint.folder, dense_file.NAME
+    with offering(checkpoint), present(folder, checkpoint.manifest, name):
+        size = files.size(files.join(folder, name))
     try:
         with weights_limited(2 * size // 4):
             yield
