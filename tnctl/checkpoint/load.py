@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tnctl import documents, files
+from tnctl import documents
 from tnctl.checkpoint import dense_file, rows, sketch_file
 from tnctl.checkpoint.chain import (
     Checkpoint,
@@ -16,7 +16,7 @@ from tnctl.checkpoint.chain import (
 )
 from tnctl.checkpoint.table_loading import fill_tables
 from tnctl.errors import Failure
-from tnctl.manifest import present, read_file
+from tnctl.manifest import read_file
 from tnctl.model import building, recipes
 from tnctl.model.building import Model
 from tnctl.model.weight_limit import TooManyWeightsError, weights_limited
@@ -41,11 +41,10 @@ def refusing_larger_networks(checkpoint: Checkpoint, conf: Conf) -> Iterator[Non
 
     With bfloat16 the same network is built twice.
     """
-    folder, name = checkpoint.folder, dense_file.NAME
-    with offering(checkpoint), present(folder, checkpoint.manifest, name):
-        size = files.size(files.join(folder, name))
+    with offering(checkpoint):
+        stored = dense_file.floats(checkpoint.folder, checkpoint.manifest)
     try:
-        with weights_limited(2 * size // 4):
+        with weights_limited(2 * len(stored)):
             yield
     except TooManyWeightsError as error:
         raise Failure(

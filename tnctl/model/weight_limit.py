@@ -3,9 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
+
+_left: ContextVar[int | None] = ContextVar("weights left", default=None)
 
 
 class TooManyWeightsError(Exception):
@@ -16,19 +19,26 @@ class TooManyWeightsError(Exception):
 def weights_limited(most: int) -> Iterator[None]:
     """Raise TooManyWeightsError before the layers that are built have more than `most` weights.
 
-    Keras has no hook for this, so its only function that makes weights is replaced meanwhile.
+    Other threads build without the limit.
     """
-    add_weight, made = keras.layers.Layer.add_weight, 0
-
-    def counted(layer: Any, shape: Sequence[int] = (), *arguments: Any, **keywords: Any) -> Any:
-        nonlocal made
-        made += math.prod(shape)
-        if made > most:
-            raise TooManyWeightsError(f"{made:,} weights, and there are {most:,}")
-        return add_weight(layer, shape, *arguments, **keywords)
-
-    keras.layers.Layer.add_weight = counted
+    token = _left.set(most)
     try:
         yield
     finally:
-        keras.layers.Layer.add_weight = add_weight
+        _left.reset(token)
+
+
+def _counting(add_weight: Any) -> Any:
+    def counted(layer: Any, shape: Sequence[int] = (), *arguments: Any, **keywords: Any) -> Any:
+        left = _left.get()
+        if left is not None:
+            if math.prod(shape) > left:
+                raise TooManyWeightsError(f"a weight of shape {tuple(shape)}")
+            _left.set(left - math.prod(shape))
+        return add_weight(layer, shape, *arguments, **keywords)
+
+    return counted
+
+
+# Keras has no hook for what makes weights, which all its layers call.
+keras.layers.Layer.add_weight = _counting(keras.layers.Layer.add_weight)
