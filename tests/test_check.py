@@ -216,7 +216,7 @@ def test_warnings(cli, workspace):
     assert "slots.device has no id in the sample" in said
     assert "numeric.price is the same number" in said
     assert "the label in column 'label' is 0 in every row" in said
-    assert "data.test reads clicks/odd.csv, which is trained on" in said
+    assert f"data.test reads {clicks}/odd.csv, which is trained on" in said
     assert len(checked["warnings"]) == 4
 
 
@@ -486,7 +486,7 @@ def test_values_that_stand_out(cli, tmp_path):
     write_lines(tmp_path, rows)
     assert warned(cli, tmp_path) == [
         "slots.user: values that are no whole numbers, unlike the others: 1 of 400, the first "
-        "'3.5' (a.csv, line 9). They get ids as other texts do"
+        f"'3.5' ({tmp_path}/a.csv, line 9). They get ids as other texts do"
     ]
     rows[7][0] = "3"
     write_lines(tmp_path, rows)
@@ -505,8 +505,8 @@ def test_a_header_among_rows_of_texts(cli, tmp_path):
     texts[99] = ["user", "item", "price", "click"]
     write_lines(tmp_path, texts)
     assert warned(cli, tmp_path, "~numeric.price", "data.label.positive=[y]") == [
-        "rows of the sample that repeat the header: 1, the first is a.csv, line 101. Remove these "
-        "lines"
+        f"rows of the sample that repeat the header: 1, the first is {tmp_path}/a.csv, line 101. "
+        "Remove these lines"
     ]
 
 

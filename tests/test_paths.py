@@ -7,14 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from resealed_manifests import reseal
 
 import tnctl
 from tnctl import files, saved_conf, schema
 from tnctl.cli import compose
 from tnctl.cluster.joining.digests import digests_of
 from tnctl.data import days, sources, units
+from tnctl.data.day_records import DayRecord
 from tnctl.errors import Failure, UserError
 from tnctl.training import resuming
+from tnctl.training.days import daily
 
 GOLDEN = Path(__file__).parent / "golden/checkpoint"
 CONF = """\
@@ -108,7 +111,8 @@ def test_what_is_not_there_names_the_folder_that_was_searched(project, cli):
     refused(cli("check", conf, "data.train=no.csv", cwd=cwd), f"{confs}/../data/no.csv was not")
     refused(cli("check", conf, "data.train=no*.csv", cwd=cwd), f"{confs}/../data/no*.csv matches")
     refused(cli("check", conf, "data.train=no/", cwd=cwd), f"{confs}/../data/no/ names no folder")
-    refused(cli("check", conf, "data.root=data", cwd=cwd), f"data/words.txt was not found in {cwd}")
+    words = "slots.b.vocabulary_file=no.txt"
+    refused(cli("check", conf, words, cwd=cwd), f"{confs}/../data/no.txt was not found")
     root = "data.root=data"
     (confs / "my.yaml").write_text(
         CONF.replace(", b: {ids: vocabulary, vocabulary_file: words.txt}", "")
@@ -244,6 +248,33 @@ def test_a_checkpoint_without_the_key_starts_in_the_working_folder(cli, tmp_path
     refused(cli(*command, cwd=tmp_path), f"clicks.csv was not found in {tmp_path}")
     shutil.copy(GOLDEN.parent / "clicks.csv", tmp_path)
     works(cli(*command, cwd=tmp_path))
+
+
+def test_a_run_without_the_key_is_resumed_from_the_working_folder(project, cli):
+    """Where its conf file is has no effect: the version that began the run did not ask for it."""
+    old = project / "old.yaml"
+    old.write_text(CONF.replace("../data", "data"))
+    works(cli("train", "conf=old.yaml", "output=run", cwd=project))
+    [checkpoint] = (project / "run/checkpoints").iterdir()
+    values = json.loads((checkpoint / "conf.json").read_text())
+    del values["paths"]
+    (checkpoint / "conf.json").write_text(json.dumps(values))
+    reseal(checkpoint)
+    old.rename(project / "confs/old.yaml")
+    command = ("train", "conf=confs/old.yaml", "train.epochs=2", "output=run")
+    assert "resuming" in works(cli(*command, cwd=project)).err
+    assert "confs/data/train.csv was not found" in cli(*command[:3], "output=b", cwd=project).last
+
+
+def test_days_of_a_folder_that_is_gone_are_not_trained_on_every_day(project):
+    """Files of trained days may be removed; their folder is where the next ones are expected."""
+    (project / "confs/my.yaml").write_text(CONF.replace("train.csv", "'{day}/a.csv'"))
+    conf = conf_of(project)
+    record = [DayRecord(day="2024-01-01", number=1, rows=8, first_step=0, last_step=1, before=None)]
+    assert daily.plan(conf, record, accept=False) == []
+    (project / "data").rename(project / "gone")
+    with pytest.raises(Failure, match=r"no day of data\.train=.* is there in .*confs/\.\./data"):
+        daily.plan(conf, record, accept=False)
 
 
 @pytest.mark.parametrize("folder", ["confs", "s3://bucket", "/a::memory://b", "/a\ud800", "", 3])

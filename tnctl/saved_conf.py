@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any
 
-from tnctl import files, shipped
+from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
 from tnctl.masking import masked_conf, with_texts
@@ -81,9 +81,11 @@ def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[st
     `values` is the conf of the checkpoint in `folder` with the command line's overrides, `given`
     the keys that these set. Raises UserError, naming every such key.
     """
+    from tnctl import files  # which imports pyarrow, and `tnctl train --help` needs none
+
     texts: dict[str, str] = {}
     with_texts(values, texts.setdefault)
-    root = texts.get("data.root")
+    root = files.join(texts.get("paths.folder"), texts.get("data.root", ""))
     texts = {key: text for key, text in texts.items() if key.partition("[")[0] not in given}
     for key, text in texts.items():
         if kind := files.special_kind(text) or files.special_kind(files.join(root, text)):

@@ -17,7 +17,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     full = schema.completed(values)
     recipe = full["recipe"]
     if isinstance(recipe, Mapping):
-        full["recipe"] = {**defaults_of(str(recipe.get("name"))), **recipe}
+        defaults = defaults_of(str(recipe.get("name"))).items()
+        # Behind those that are there: a conf that is saved again keeps its order.
+        full["recipe"] = {**recipe, **{key: value for key, value in defaults if key not in recipe}}
     return full
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tnctl import shipped
 from tnctl.cli.command_names import takers
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
-from tnctl.schema import READ
+from tnctl.schema import READ, meant_key
 
 Choice = TypeVar("Choice", bound=str)
 ARGUMENTS = {
@@ -97,7 +97,8 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
             if key not in takes:
                 *others, last = takers(key)
                 commands = f"{', '.join(others)} and {last} take" if others else f"{last} takes"
-                raise UserError(f"this command takes no {key}=; {commands} it. Leave it out")
+                way = meant_key(key) or "Leave it out"
+                raise UserError(f"this command takes no {key}=; {commands} it. {way}")
             if key in values:
                 raise UserError(f"{key}= is given twice: {values[key]} and {value}")
             refuse_if(not value, f"{key}= is empty. Leave it out, or give {ARGUMENTS[key]}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from tnctl.data import row_estimates, windows
 from tnctl.errors import Failure
-from tnctl.schema import MOST_BATCH, Conf
+from tnctl.schema import MOST_BATCH, Conf, Paths
 
 STEPS_OF_A_PASS = 150
 LEAST_BATCH = 32
@@ -82,5 +82,10 @@ def sized(conf: Conf, batch_size: int | None) -> Conf:
 
 
 def as_saved(conf: Conf, saved: Mapping[str, Any]) -> Conf:
-    """A conf with the batch size of a saved conf, with all keys, if it leaves that open."""
+    """A conf with what a run keeps of its saved conf, which has all keys.
+
+    These are the batch size, if the conf leaves it open, and paths from the working folder.
+    """
+    if saved["paths"]["folder"] is None:
+        conf = replace(conf, paths=Paths())
     return sized(conf, saved["train"]["batch_size"])

@@ -28,6 +28,7 @@ from tnctl.schema.keys import (
     dataclass_of,
     hint_of,
     keys_like,
+    meant_key,
     no_key,
 )
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
@@ -52,6 +53,6 @@ __all__ = [
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
     "Optimizers", "Paths", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls",
     "Train", "Warm", "all_keys", "branches", "completed", "converted", "dataclass_of",
-    "differences", "from_values", "hint_of", "is_whole", "keys_like", "no_key", "register",
-    "time_columns",
+    "differences", "from_values", "hint_of", "is_whole", "keys_like", "meant_key", "no_key",
+    "register", "time_columns",
 ]  # fmt: skip

@@ -34,6 +34,11 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "early_stopping": ("evaluation.patience",),
     "patience": ("evaluation.patience",),
     "metric": ("evaluation.monitor",),
+    "metrics": ("evaluation.monitor",),
+    "every": ("save.every_steps", "evaluation.every_steps"),
+    "nodes": ("cluster.workers",),
+    "precision": ("train.precision",),
+    "width": ("embedding.width",),
     "baseline": ("baseline.enabled",),
     "label": ("data.label.column",),
     "train": ("data.train",),
@@ -46,6 +51,7 @@ SENTENCES = {
     "device": _CPUS,
     "gpu": _CPUS,
     "gpus": _CPUS,
+    "cuda": _CPUS,
     "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
 }
 
@@ -129,27 +135,30 @@ def keys_like(path: str) -> dict[str, Key]:
 
 def no_key(key: str) -> UserError:
     """The error of a key that does not exist, with a key that is probably meant."""
-    way = _hint(key) or "`tnctl train --help` lists every key."
+    way = meant_key(key) or "`tnctl train --help` lists every key."
     return UserError(f"no key '{key}'. {way}")
 
 
-def _hint(key: str) -> str:
+def meant_key(key: str) -> str:
     """What a synonym stands for, or the nearest name of the same section, or nothing."""
     names = key.split(".")
     meant = SYNONYMS.get(names[-1], ())
-    hint: Any = Conf
+    type_there: Any = Conf
     for place, name in enumerate(names):
-        if (section := dataclass_of(hint)) is None:
-            if get_origin(hint) is not dict:
+        if (section := dataclass_of(type_there)) is None:
+            if get_origin(type_there) is not dict:
                 break
-            hint = get_args(hint)[1]
+            type_there = get_args(type_there)[1]
         elif name in hints_of(section):
-            hint = hints_of(section)[name]
+            type_there = hints_of(section)[name]
         else:
-            near = difflib.get_close_matches(name, hints_of(section), n=1, cutoff=0.6)
-            is_section = place < len(names) - 1
-            if near and (is_section or not meant):
-                meant = (".".join([*names[:place], *near]),)
+            keys = hints_of(section)
+            near = difflib.get_close_matches(name, keys, n=1, cutoff=0.7)
+            if place == len(names) - 1 and meant:
+                last_names = dict.fromkeys(key.rpartition(".")[2] for key in meant)
+                near = [last for last in last_names if last in keys]
+            if near:
+                meant = tuple(".".join([*names[:place], last]) for last in near)
             break
     if not meant:
         return SENTENCES.get(names[-1], "")

@@ -66,11 +66,15 @@ class StartWarm:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`."""
+    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`.
+
+    `working_folder` says whether paths of the conf start from there, as rank 0's do.
+    """
 
     command: Literal["load"] = "load"
     folder: Text
     batch_size: Count
+    working_folder: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,12 @@ def load_together(node: Node, conf: Conf, folder: str) -> Model:
 
     Raises DamagedError, also when the workers together have other rows than the manifest says.
     """
-    futures = node.command_members(commands.Load(folder=folder, batch_size=conf.train.batch_rows))
+    command = commands.Load(
+        folder=folder,
+        batch_size=conf.train.batch_rows,
+        working_folder=conf.paths.folder is None,
+    )
+    futures = node.command_members(command)
     model = loaded(conf, folder, node.rank, node.membership)
     parts = []
     for rank, reply in enumerate(commands.replies_of(commands.Loaded, futures), 1):

@@ -27,7 +27,7 @@ from tnctl.evaluation.split_scoring import Counts
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model, enable_determinism
 from tnctl.model.parameter_tables import ParameterTables
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Paths
 from tnctl.training.memory_watch import MemoryWatch
 
 if TYPE_CHECKING:
@@ -99,8 +99,10 @@ class Follower(CommandLoop):
                 owns_rows = node.rank in node.membership.writers
                 rows = warmed(self._conf, model, folder, sha256, owns_rows=owns_rows)
                 return commands.Warmed(dense=dense_digest(model), rows=rows)
-            case commands.Load(folder=folder, batch_size=batch_size):
+            case commands.Load(folder=folder, batch_size=batch_size, working_folder=is_there):
                 self._conf = sized(self._conf, batch_size)
+                if is_there:
+                    self._conf = replace(self._conf, paths=Paths())
                 self._node.serve_owner(None)
                 self._share = self._model = None  # their memory is needed
                 try:

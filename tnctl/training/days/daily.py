@@ -17,6 +17,7 @@ from tnctl.data.days import (
     conf_of_day,
     day_number,
     days_of,
+    folders_of_days,
     in_order,
     none_there,
 )
@@ -44,7 +45,8 @@ def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
     there is no day at all, and for a day that comes late unless `accept`.
     """
     listed = days_of(conf)
-    if not listed.there and not record:
+    # Files of trained days may be removed, but not the folder that new ones are expected in.
+    if not listed.there and not (record and any(map(files.exists, folders_of_days(conf)))):
         raise none_there(conf)
     trained = [entry.day for entry in record]
     newest = in_order(trained)[-1] if trained else None
