@@ -240,8 +240,8 @@ def newest_or_fail(output: str) -> Checkpoint:
     checkpoint = newest(output)
     if checkpoint is None:
         raise Failure(
-            f"{output} has no complete checkpoint. Train first (tnctl train … output={output}), "
-            "or name one with checkpoint=URL"
+            f"{output} has no complete checkpoint{files.in_folder(output)}. Train first (tnctl "
+            f"train … output={output}), or name one with checkpoint=URL"
         )
     return checkpoint
 

@@ -193,7 +193,8 @@ def all_meant(url: str) -> list[Stored]:
         raise UserError(f"{url} is one checkpoint. Give the output of its run, or {folder}")
     checkpoints = stored(folder)
     if not checkpoints:
-        raise Failure(f"{url} has no checkpoint. Give the output of a run, or check the URL")
+        place = files.in_folder(url)
+        raise Failure(f"{url} has no checkpoint{place}. Give the output of a run, or check the URL")
     return checkpoints
 
 

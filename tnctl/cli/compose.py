@@ -44,7 +44,8 @@ def conf_file(name: str) -> Path:
     path = Path(name).resolve()
     if not path.is_file():
         raise UserError(
-            f"no conf file {name}. Check the path, or take a shipped one. {choose_conf('')}"
+            f"no conf file {name}{'' if Path(name).is_absolute() else f' in {Path.cwd()}'}. Check "
+            f"the path, or take a shipped one. {choose_conf('')}"
         )
     refuse_if(
         path.suffix == ".yml" or path.stem == "schema",

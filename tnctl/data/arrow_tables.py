@@ -68,8 +68,10 @@ def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
         names = list(table.columns)
         columns = columns_of(needed, [name for name in names if isinstance(name, str)])
         require(NAME, columns, [name for name in names if isinstance(name, str)])
-        with _translated(" (reset_index(drop=True) removes an index)"):
-            whole = pa.Table.from_pandas(table, columns=columns)
+        with _translated("the index", " (reset_index(drop=True) removes it)"):
+            pa.Table.from_pandas(table[[]])  # the scores get it
+        with _translated():
+            whole = pa.Table.from_pandas(table, columns=columns, preserve_index=False)
         require_paths(NAME, needed, whole.schema)
         for batch in whole.to_batches():
             yield selected(batch, needed)
@@ -114,12 +116,12 @@ def _no_table(table: Any) -> UserError:
 
 
 @contextmanager
-def _translated(advice: str = "") -> Iterator[None]:
-    """Errors of a library that exports a table, in one line."""
+def _translated(what: str = NAME, advice: str = "") -> Iterator[None]:
+    """Errors of a library that exports a table or its index, in one line."""
     try:
         yield
     except (pa.ArrowException, TypeError, ValueError, OverflowError, OSError) as error:
-        raise UserError(f"{NAME} cannot be read: {_reason(error)}{advice}") from error
+        raise UserError(f"{what} cannot be read: {_reason(error)}{advice}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tnctl import files
 from tnctl.documents import plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.evaluation.metrics import METRICS
@@ -118,7 +119,7 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
         except ForeignError as error:
             skipped.append(f"skipped {name}: {error}")
     if not runs:
-        why = f": {skipped[0]}" if skipped else ""
+        why = f"{files.in_folder(folder)}{f': {skipped[0]}' if skipped else ''}"
         raise Failure(f"{folder} has no run{why}. Give the folder or URL that runs were written to")
     metric = metric or _monitored(runs)
     ordered = _by_data(sorted(runs, key=lambda run: _rank(run, metric)))
