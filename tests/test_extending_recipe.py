@@ -47,4 +47,4 @@ def test_a_recipe_is_two_files(cli, workspace, monkeypatch):
         "residual": False, "l2": 0.001,
     }  # fmt: skip
     done = cli("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
-    assert "'recipe.hidden'" in done.last
+    assert "Did you mean 'hidden'?" in done.last
