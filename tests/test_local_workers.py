@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CONF
+from conftest import CONF, write_clicks
 
 from tnctl import files, schema
 from tnctl.cli import compose, worker
@@ -117,6 +117,7 @@ def test_the_supervisor_imports_nothing_heavy():
 
 def test_without_grpc_a_line_names_the_extra(cli, folder, monkeypatch):
     monkeypatch.setattr(local_workers, "find_spec", lambda _: None)
+    write_clicks(folder / "clicks")
     done = cli(*RUN, cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[cluster]'" in done.line
     assert not (folder / "run").exists()

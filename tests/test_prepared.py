@@ -481,6 +481,6 @@ def test_mistakes_are_one_line(workspace, cli):
     assert "give to=URL" in cli("prepare", "conf=small.yaml", cwd=workspace).line
     assert cli("prepare", "to=x", cwd=workspace).code == 2
     done = cli("prepare", "conf=small.yaml", "to=clicks", cwd=workspace)
-    assert "contains clicks/train.csv, which this command reads" in done.last
+    assert f"contains {workspace}/clicks/train.csv, which this command reads" in done.last
     done = cli("train", "conf=small.yaml", "data.prepared=clicks", "output=c", cwd=workspace)
     assert "clicks has no manifest.json" in done.last

@@ -16,7 +16,7 @@ import cluster_commands
 import numpy as np
 import pytest
 from cluster_commands import trained_once
-from conftest import CONF
+from conftest import CONF, write_clicks
 from test_ray import RayTraining, all_end, listening, needs_ray
 
 from tnctl.errors import UserError
@@ -403,6 +403,7 @@ def test_without_ray_a_line_names_the_extra(cli, folder, monkeypatch):
     monkeypatch.setattr(
         local_workers, "find_spec", lambda name: None if name == "ray" else find_spec(name)
     )
+    write_clicks(folder / "clicks")
     done = cli("train", "conf=own.yaml", "output=run", "cluster=ray", cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[ray]'" in done.line
     assert not (folder / "run").exists()

@@ -929,7 +929,8 @@ def test_the_page_of_slots_has_every_key_and_its_examples_are_confs():
     assert len(blocks) >= 10
     for block in blocks:
         conf = from_values({"recipe": {"name": "lr"}, **yaml.safe_load(block)})
-        measured = {name: [] for name, slot in conf.slots.items() if slot.ids == "quantiles"}
+        kinds = ("quantiles", "row_quantiles")
+        measured = {name: [] for name, slot in conf.slots.items() if slot.ids in kinds}
         read = {name: ["x"] for name, slot in conf.slots.items() if slot.vocabulary_file}
         Features(conf, [], Statistics(boundaries=measured, vocabularies=read))
 
