@@ -89,7 +89,8 @@ def test_without_a_number_of_rows_it_is_the_largest(monkeypatch, broken):
 def test_a_number_that_is_given_is_kept(monkeypatch):
     conf = conf_of(batch_size=7)
     assert batch_sizes.sized(conf, 32) is conf
-    assert batch_sizes.as_saved(conf, {"train": {"batch_size": 9}}) is conf
+    saved = {"train": {"batch_size": 9}, "paths": {"folder": "/confs"}}
+    assert batch_sizes.as_saved(conf, saved) is conf
     monkeypatch.setattr(training_run, "chosen", None)
     assert training_run.with_batch_size(conf, conf) is conf
 

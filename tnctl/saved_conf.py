@@ -16,7 +16,7 @@ from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
 from tnctl.masking import masked_conf, with_texts
-from tnctl.schema import Conf, converted, differences, from_values
+from tnctl.schema import Conf, Paths, converted, differences, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
 # `${…}` is resolved by OmegaConf, `???` is a value that is missing.
@@ -85,7 +85,8 @@ def refuse_odd_urls(values: Mapping[str, Any], folder: str, given: Collection[st
 
     texts: dict[str, str] = {}
     with_texts(values, texts.setdefault)
-    root = files.join(texts.get("paths.folder"), texts.get("data.root", ""))
+    start = Paths(**values.get("paths", {})).start("data.root")
+    root = files.join(start, texts.get("data.root", ""))
     texts = {key: text for key, text in texts.items() if key.partition("[")[0] not in given}
     for key, text in texts.items():
         if kind := files.special_kind(text) or files.special_kind(files.join(root, text)):

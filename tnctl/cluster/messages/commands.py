@@ -66,15 +66,12 @@ class StartWarm:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`.
-
-    `working_folder` says whether paths of the conf start from there, as rank 0's do.
-    """
+    """Load this worker's shards and all dense weights of a checkpoint; the reply is a `Loaded`."""
 
     command: Literal["load"] = "load"
     folder: Text
     batch_size: Count
-    working_folder: bool
+    working_folder: bool  # whether rank 0's paths start from there
 
 
 @dataclass(frozen=True, kw_only=True)
