@@ -47,6 +47,7 @@ def folder(tmp_path, monkeypatch):
             *arguments, command, **options | {"program": None}
         ),
     )
+    write_clicks(tmp_path / "clicks")
     return tmp_path
 
 
@@ -117,7 +118,6 @@ def test_the_supervisor_imports_nothing_heavy():
 
 def test_without_grpc_a_line_names_the_extra(cli, folder, monkeypatch):
     monkeypatch.setattr(local_workers, "find_spec", lambda _: None)
-    write_clicks(folder / "clicks")
     done = cli(*RUN, cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[cluster]'" in done.line
     assert not (folder / "run").exists()

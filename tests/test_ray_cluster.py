@@ -396,6 +396,7 @@ def test_an_address_of_ray():
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "own.yaml").write_text(CONF)
+    write_clicks(tmp_path / "clicks")
     return tmp_path
 
 
@@ -403,7 +404,6 @@ def test_without_ray_a_line_names_the_extra(cli, folder, monkeypatch):
     monkeypatch.setattr(
         local_workers, "find_spec", lambda name: None if name == "ray" else find_spec(name)
     )
-    write_clicks(folder / "clicks")
     done = cli("train", "conf=own.yaml", "output=run", "cluster=ray", cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[ray]'" in done.line
     assert not (folder / "run").exists()
