@@ -368,12 +368,16 @@ class Member:
 
 
 def _seconds_of_threads() -> dict[int, float]:
-    """For how long each Python thread has run or waited for a CPU; not while it was stopped."""
+    """For how long each thread has run or waited for a CPU; not while the process was stopped.
+
+    By the system's list: in a process that was forked Python has another number of its main thread.
+    """
     seconds = {}
-    for thread in threading.enumerate():
-        # A thread may end meanwhile, and a kernel may not count.
-        with contextlib.suppress(OSError, ValueError):
-            text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text()
-            ran, waited, _ = map(int, text.split())
-            seconds[thread.native_id or 0] = (ran + waited) / 1e9
+    # A thread may end meanwhile, and a kernel may not count.
+    with contextlib.suppress(OSError):
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError, ValueError):
+                text = Path(f"/proc/self/task/{thread}/schedstat").read_text()
+                ran, waited, _ = map(int, text.split())
+                seconds[int(thread)] = (ran + waited) / 1e9
     return seconds
