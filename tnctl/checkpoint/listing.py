@@ -155,7 +155,7 @@ def monitored(checkpoints: list[Stored]) -> str | None:
 def value_of(content: CheckpointManifest | None, monitor: str | None) -> float | None:
     """The monitored metric of a checkpoint's weights; None where they were not evaluated.
 
-    Of a run by days that evaluates nothing else it is that of its last day, before it was trained.
+    A run by days that evaluates nothing else has the metric of its last day, before it was trained.
     """
     if content is None or monitor is None:
         return None

@@ -9,7 +9,7 @@ USAGE = """output=RUN step=N | day=DAY
 
 The run is then as it was when it had trained N steps, or DAY and the days before: checkpoints
 saved later go to RUN/rolled_back, and log, report and record of days go back. The next train
-goes on from there."""
+resumes there."""
 
 
 def run(given: list[str]) -> int:
