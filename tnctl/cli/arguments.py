@@ -57,6 +57,8 @@ ARGUMENTS = {
     "sweep.storage": "a file, or database URL, for the record (default: OUTPUT/sweep.journal)",
     "sweep.refit": "true: then train the best conf on training and validation data",
 }
+# Arguments of earlier versions, and what to do instead.
+REMOVED: dict[str, str] = {}
 LONGEST_COUNT = 18  # digits
 # The options by which Hydra's own programs, and others, take the name of a conf.
 NAMES_CONF = ("--config-name", "-cn", "--config", "--conf", "-conf")
@@ -93,6 +95,8 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
     rest: list[str] = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if equals and key in REMOVED:
+            raise UserError(f"tnctl no longer has {key}=. {REMOVED[key]}")
         if equals and key in ARGUMENTS:
             if key not in takes:
                 *others, last = takers(key)

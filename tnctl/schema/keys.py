@@ -54,6 +54,8 @@ SENTENCES = {
     "cuda": _CPUS,
     "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
 }
+# Keys of earlier versions, and what to do instead.
+REMOVED: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def keys_like(path: str) -> dict[str, Key]:
 
 def no_key(key: str) -> UserError:
     """The error of a key that does not exist, with a key that is probably meant."""
+    if key in REMOVED:
+        return UserError(f"tnctl no longer has the key '{key}'. {REMOVED[key]}")
     way = meant_key(key) or "`tnctl train --help` lists every key."
     return UserError(f"no key '{key}'. {way}")
 
