@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import conftest  # in the main thread, for it sets the handler of a signal
 
 # A pattern of differences as they are listed, such as `report\.json: life\b`, and the reason.
 EXPECTED: dict[str, str] = {}
@@ -279,7 +280,6 @@ def commands() -> dict[str, list[str]]:
 
 def write_data(folder: Path) -> None:
     """small.yaml, and clicks in several formats and days; the third day looks broken."""
-    import conftest
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
