@@ -108,45 +108,6 @@ def test_one_machine_has_no_network(slow_lines):
     assert all(worker["network_seconds"] == 0 for worker in timing[-1]["workers"])
 
 
-# ---- What the benchmarks use ---------------------------------------------------------
-
-
-def test_a_relay_delays_both_directions():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        relay = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.relay", "127.0.0.1", "0", "127.0.0.1",
-             str(server.getsockname()[1]), "25"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=Path(__file__).parents[1],
-        )  # fmt: skip
-        port = int(relay.stdout.readline())
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            accepted, _ = server.accept()
-            with accepted:
-                for _ in range(2):
-                    started = time.monotonic()
-                    client.sendall(b"there")
-                    assert accepted.recv(9) == b"there"
-                    assert time.monotonic() - started >= 0.025
-                    accepted.sendall(b"back")
-                    assert client.recv(9) == b"back"
-                    assert time.monotonic() - started >= 0.05
-                large = bytes(range(256)) * 40_000  # more than the relay holds
-                threading.Thread(target=client.sendall, args=[large]).start()
-                assert read(accepted, len(large)) == large
-                client.shutdown(socket.SHUT_WR)
-                assert accepted.recv(1) == b""
-        used, _ = relay.communicate("")
-        assert float(used) >= 0 and relay.returncode == 0
-
-
-def read(connection, count):
-    content = b""
-    while len(content) < count:
-        content += connection.recv(1 << 20)
-    return content
-
-
 @pytest.mark.alone
 @pytest.mark.long
 def test_100_megabits_between_two_nodes_are_named(tmp_path, monkeypatch):
