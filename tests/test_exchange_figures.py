@@ -17,7 +17,6 @@ from tensorboard.plugin_util import markdown_to_safe_html
 from tensorboard.util import tensor_util
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 from test_cluster_async import async_conf
-from test_cluster_hybrid import cluster_conf, slow
 from test_slowness import worker
 
 from tnctl import schema
@@ -481,30 +480,6 @@ def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):  # noqa: F811
     assert max(of.max for of in whole) > 0
     assert all("staleness" in line["timing"]["exchange"] for line in lines_of("run", "step"))
     assert "mean staleness" in Path("run/report.html").read_text()
-
-
-@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_a_hybrid_run_shows_the_staleness_of_its_rows(parts, monkeypatch, capsys, servers):  # noqa: F811
-    slow(monkeypatch, 1, 0.01)
-    overrides = [
-        "data.train=part-*.csv", "train.batch_size=64", "train.epochs=2", "train.tensorboard=true",
-    ]  # fmt: skip
-    conf = cluster_conf(parts, monkeypatch, *overrides, servers=servers)
-    report, errors = cluster_in_one_process.train_together(conf, 2)
-    assert not errors
-    whole = report.timing.exchange.staleness
-    passes = [line["timing"]["exchange"]["staleness"] for line in lines_of("run", "epoch")]
-    for rank, worker_ in enumerate(whole):
-        assert worker_.batches == sum(of[rank]["batches"] for of in passes) > 0
-        # Two workers in step: of the own batches one is not seen, of the other's at most three.
-        assert worker_.mean <= worker_.max <= 4 and worker_.ahead <= 2
-    assert (
-        sum(of.batches for of in whole) >= -(-3000 // 64) * 2 and max(of.mean for of in whole) > 1
-    )
-    assert all("staleness" in line["timing"]["exchange"] for line in lines_of("run", "step"))
-    assert "mean staleness" in Path("run/report.html").read_text()
-    assert re.search(r"\n  staleness: mean \d.\d \| \d.\d, most ", capsys.readouterr().err)
-    assert {"cluster_staleness_mean/worker_1", "cluster_ahead/worker_0"} <= tags_of("run")
 
 
 def test_the_hottest_of_all_owners_have_names_and_values():

@@ -77,23 +77,22 @@ class Cluster(Section):
     )
     mode: str = choice(
         "sync",
-        ("sync", "async", "hybrid"),
+        ("sync", "async"),
         "sync: a step is a batch of every worker, applied once; async: each batch is applied when "
-        "it arrives, and workers wait for nobody; hybrid: dense weights as in sync, rows as in "
-        "async",
+        "it arrives, and workers wait for nobody",
     )
     staleness: int | None = number(
         None,
         0,
         1_000_000,
-        "async, hybrid: the batches that a worker may be ahead of the slowest one",
+        "async: the batches that a worker may be ahead of the slowest one",
     )
     warmup_batches: int = number(
         200,
         0,
         1_000_000_000,
-        "async and hybrid: the batches at the beginning of the training, of all workers together, "
-        "that are not trained with rows that are out of date; async: workers take turns",
+        "async: the batches at the beginning of the training, of all workers together, in which "
+        "workers take turns, so that none is trained with rows that are out of date",
     )
     backup: int = number(
         0,

@@ -280,19 +280,14 @@ class Conf(Section):
             "Leave it out",
         )
         refuse_if(
-            self.cluster.backup and self.cluster.mode == "hybrid",
-            "cluster.backup is for cluster.mode=sync: with hybrid the rows of a batch are trained "
-            "when they arrive, also where its dense gradients would be left out. Leave it out",
-        )
-        refuse_if(
             self.optimizer.clip_norm > 0 and self.cluster.mode != "sync",
             f"optimizer.clip_norm is for cluster.mode=sync: with {self.cluster.mode} no owner has "
             "a whole gradient. Leave it out, or take cluster.mode=sync",
         )
         refuse_if(
             self.cluster.staleness is not None and self.cluster.mode == "sync",
-            "cluster.staleness is for cluster.mode=async and hybrid: with sync no worker is ahead "
-            "of another. Leave it out",
+            "cluster.staleness is for cluster.mode=async: with sync no worker is ahead of another. "
+            "Leave it out",
         )
 
     def life_of(self, group: str) -> RowLife:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.messages.work import PushedBatch, WorkSums, figures_of_servers
+from tnctl.cluster.messages.work import WorkSums, figures_of_servers
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.rank_0 import key_lookup
 from tnctl.cluster.rank_0.building_together import load_together, start_together
@@ -24,8 +24,8 @@ from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
 from tnctl.cluster.rank_0.hottest_rows import hottest_rows
 from tnctl.cluster.rank_0.scoring_together import score_together, send_units
 from tnctl.cluster.transport.frames import Body
+from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.command_loop import set_counting, set_days
-from tnctl.cluster.workers.modes import new_share
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.unit_records import Progress, Remainder
@@ -114,7 +114,7 @@ class ClusterWorkers:
         self._warning = ""  # the last one about workers without data
         self._owners = ClusterOwners(conf, node)
         self._work = WorkSums(
-            node.workers, len(node.membership.owners), reads_ahead=conf.cluster.mode != "sync"
+            node.workers, len(node.membership.owners), reads_ahead=conf.cluster.mode == "async"
         )
         self._totals = [(0.0, 0.0, 0.0)] * node.servers
         self._memory = MemoryWatch(model, node.on_machine)
@@ -256,11 +256,6 @@ class ClusterWorkers:
     def _add_work(self) -> None:
         """Take what the workers reported with the exchanges that were answered last."""
         self._work.add(self.share.owner.work, self.share.owner.waited_for)
-
-    def _add_batches(self, batches: "SimpleQueue[PushedBatch]") -> None:
-        """Take what owner 0 knows of the batches that were pushed since."""
-        for _ in range(batches.qsize()):
-            self._work.add_batch(batches.get())
 
     def _take(self, trained: Sequence[commands.Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""

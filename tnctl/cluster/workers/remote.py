@@ -15,7 +15,6 @@ from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
     Exchange,
-    Push,
     Sizes,
     TableShape,
     new_exchange,
@@ -119,7 +118,6 @@ class RemoteParameters:
         self._owners = Membership(*membership).owners  # their ranks
         self._traffic = OwnerTraffic(len(self._owners))
         self._shapes = shapes(model, peers.workers, moving_statistics(model), peers.servers)
-        self._exchange_shapes = self._shapes
         self._slices = list(itertools.pairwise(first_floats(model, *membership)))
         self._first_shards = first_shards(*membership)
         self._use(self._new_workspaces())
@@ -148,10 +146,6 @@ class RemoteParameters:
             workspace.set_rows([table.rows for table in tables], waits)
         self._inputs.leave_out(batch)
         self._gather(batch, buffers)
-        self._take_dense(replies)
-
-    def _take_dense(self, replies: Sequence[Reply]) -> None:
-        """Take the dense weights of replies that have them."""
         for (first, last), reply in zip(self._slices, replies, strict=True):
             if len(reply.dense):
                 self._model.dense.flat_weights[first:last] = reply.dense
@@ -275,7 +269,7 @@ class RemoteParameters:
         """Send every owner the push that is kept and the keys of a batch, which are numbered."""
         pushed, self._pushed = self._pushed, None
         futures, sizes = [], []
-        for owner, shape in enumerate(self._exchange_shapes):
+        for owner, shape in enumerate(self._shapes):
             pulled = no_batch(shape)
             if batch is not None:
                 pulled = Sizes(batch.rows, tuple(counts[owner] for counts in self._counts))
@@ -300,7 +294,7 @@ class RemoteParameters:
             futures.append(self._peers.request(self._owners[owner], Kind.EXCHANGE, body))
             sizes.append(pulled)
             self._traffic.sent(owner, sum(pulled.keys), len(body))
-        return SentExchange(self._exchange_shapes, sizes, futures, Arrivals(futures))
+        return SentExchange(self._shapes, sizes, futures, Arrivals(futures))
 
     def _replies(self, sent: SentExchange, kind: int, started: float | None = None) -> list[Reply]:
         """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE.
@@ -347,10 +341,6 @@ class RemoteParameters:
             write_floats(table.sums, part.sums)
             if table.counts is not None and part.counts is not None:
                 table.counts[:] = part.counts
-        self._write_dense(owner, pushed, push)
-
-    def _write_dense(self, owner: int, pushed: _Pushed, push: Push) -> None:
-        """Write what a push has beside rows, as far as it is to have it."""
         first, last = self._slices[owner]
         if len(push.dense):
             write_floats(push.dense, self._gradient[first:last])
