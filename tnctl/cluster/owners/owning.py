@@ -78,10 +78,8 @@ def async_owner(
     return owned, owner
 
 
-def owned_by_server(
-    conf: Conf, model: ParameterTables, node: Node, steps: int
-) -> tuple[OwnedPart, AnyOwner]:
-    """The part of a dedicated server whose rows are asked for, and what answers, in any mode."""
+def owner_of_server(conf: Conf, model: ParameterTables, node: Node, steps: int) -> AnyOwner:
+    """What answers for the part that a dedicated server owns, in the mode of the conf."""
     if conf.cluster.mode == "async":
-        return async_owner(conf.cluster, model, node, steps, [])
-    return sync_owner(conf, model, node, steps, [])
+        return async_owner(conf.cluster, model, node, steps, [])[1]
+    return sync_owner(conf, model, node, steps, [])[1]
