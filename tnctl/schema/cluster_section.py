@@ -62,13 +62,6 @@ class Cluster(Section):
         "dedicated servers: processes that own all rows and dense weights, and compute nothing; "
         "workers then own none",
     )
-    min_workers: int | None = number(
-        None,
-        1,
-        64,
-        "cluster=ray: with how many workers training may start when Ray has not placed all of them "
-        "within patience (null: it waits for all)",
-    )
     cpus: int | None = number(
         None,
         1,
@@ -118,7 +111,7 @@ class Cluster(Section):
         120.0,
         1,
         86_400,
-        "how long a worker that starts waits for the others, and with min_workers the command for "
+        "how long a worker that starts waits for the others, and with cluster=ray the command for "
         "Ray to place all of them",
         unit="seconds",
     )
@@ -132,12 +125,3 @@ class Cluster(Section):
             self.start != "env" and self.workers is None,
             "workers=null is for cluster=env. Give cluster.workers=N",
         )
-        refuse_if(
-            self.workers is not None and self.fewest > self.workers,
-            f"min_workers={self.min_workers} is more than cluster.workers={self.workers}",
-        )
-
-    @property
-    def fewest(self) -> int:
-        """With how many workers training may start."""
-        return self.min_workers or self.workers or 1
