@@ -126,8 +126,8 @@ def test_a_ray_of_the_command_itself_has_room_and_is_waited_for():
 
 def test_servers_are_placed_together_with_the_workers():
     assert placement("abcde", 3, servers=2, cpus=4)[1].requests == [[4, 4, 4, 1, 1]]
-    own = placement("abc", 2, servers=1, cpus=None, address=None)[1]
-    assert own.requests == [[1, 1, 1]]
+    local = placement("abc", 2, servers=1, cpus=None, address=None)[1]
+    assert local.requests == [[1, 1, 1]]
 
 
 def test_servers_may_use_all_cpus_of_their_node():

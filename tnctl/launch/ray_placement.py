@@ -231,8 +231,8 @@ def seconds_until_ended(
     longer.
     """
     ends = [
-        heard[before.actor] + lease
-        for before, now in zip(former, places, strict=False)
-        if before.actor in heard and now.node != before.node
+        heard[earlier.actor] + lease
+        for earlier, later in zip(former, places, strict=False)
+        if earlier.actor in heard and later.node != earlier.node
     ]
     return max([0.0, *(end - time.monotonic() for end in ends)])
