@@ -24,12 +24,12 @@ import numpy as np
 
 from benchmarks import cluster_threads, timing
 from benchmarks.cluster_runs import (
+    MODES,
     NO_WARMUP,
     await_checkpoint,
     await_steps,
     finish,
     kill_worker,
-    modes,
     prepared,
     running,
     speed_of,
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=EXAMPLES, help="of W1")
     parser.add_argument("--batch", type=int, default=4096, help="train.batch_size, of a worker")
     parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--mode", choices=modes(), default="sync", help="cluster.mode")
+    parser.add_argument("--mode", choices=MODES, default="sync", help="cluster.mode")
     parser.add_argument("--timeout", type=float, default=5.0, help="cluster.timeout")
     given = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
@@ -96,7 +96,7 @@ def show_servers(conf: Path, given: argparse.Namespace, worker: Sequence[str]) -
     cpus = set(os.sched_getaffinity(0))
     runs: Runs = {LOCAL: ([], cpus)} | {
         f"{mode}, {WITH_SERVER}": ([*worker, "cluster.servers=1", f"cluster.mode={mode}"], cpus)
-        for mode in modes()
+        for mode in MODES
     }
     show_runs("training with a server", conf, given, runs, {f"{len(cpus)} CPUs": tuple(runs)})
 

@@ -5,10 +5,10 @@
 
 Trains DeepFM on a million generated rows, and on UCI Adult (in the folder TNCTL_TEST_DATA), with
 one process and with each mode of two workers. `async` keeps the conf of one process, batch and
-learning rates; `sync` and `hybrid` have batches of half its rows, so that a step has as many. Each
-mode is trained with each of `--wires`, the values of cluster.wire (default: float32). Shown is the
-mean difference of the test AUC of the same seeds, and two standard errors of that mean: a mode is
-as good as one process where the difference is at most 0.001, or two standard errors.
+learning rates; `sync` has batches of half its rows, so that a step has as many. Each mode is
+trained with each of `--wires`, the values of cluster.wire (default: float32). Shown is the mean
+difference of the test AUC of the same seeds, and two standard errors of that mean: a mode is as
+good as one process where the difference is at most 0.001, or two standard errors.
 """
 
 import argparse
@@ -25,14 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import timing
-from benchmarks.cluster_runs import modes
+from benchmarks.cluster_runs import MODES
 from benchmarks.workload import FOLDER
 
 OUTPUT = FOLDER / "auc-runs"
 WORKERS = 2
 PARTS = 8  # files of Adult's rows, since a text file is read by one worker
 WITHIN = 0.001
-PER_BATCH = ("async",)  # modes with an update for the batch of each worker
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Task:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=("generated", "adult"), help="(default: both)")
-    parser.add_argument("--modes", default="", help="of cluster.mode (default: all there are)")
+    parser.add_argument("--modes", default=",".join(MODES), help="of cluster.mode (default: all)")
     parser.add_argument("--wires", default="float32", help="of cluster.wire (default: float32)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=1_000_000, help="generated, of training")
@@ -62,8 +61,7 @@ def main() -> None:
         if task is None:
             print("adult: TNCTL_TEST_DATA is not set to the folder that has adult/")
             continue
-        compared = given.modes.split(",") if given.modes else modes()
-        variants = list(itertools.product(compared, given.wires.split(",")))
+        variants = list(itertools.product(given.modes.split(","), given.wires.split(",")))
         show(task, variants, range(1, given.seeds + 1), given.timeout)
 
 
@@ -107,7 +105,7 @@ def show(
             "cluster=local", f"cluster.workers={WORKERS}", f"cluster.mode={mode}",
             f"cluster.wire={wire}", f"cluster.timeout={timeout}",
         ]  # fmt: skip
-        batch = task.batch if mode in PER_BATCH else task.batch // WORKERS
+        batch = task.batch // WORKERS if mode == "sync" else task.batch
         of_mode = {seed: auc_of(task, seed, cluster, batch) for seed in seeds}
         differences = [of_mode[seed] - alone[seed] for seed in seeds]
         mean, twice = statistics.mean(differences), two_standard_errors(differences)

@@ -1,6 +1,5 @@
 """Runs of `tnctl train` on W1 as processes, and what their logs say of their speed."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -22,9 +21,8 @@ import yaml
 
 from benchmarks.workload import FOLDER, HIDDEN, NUMERIC, SLOTS, load
 from tnctl.cluster.joining.assignment import end_with
-from tnctl.schema.cluster_section import Cluster
 
-MODES = ("sync", "async", "hybrid")
+MODES = ("sync", "async")
 GROUPS = 32  # row groups of W1, which workers share evenly
 NO_WARMUP = "cluster.warmup_batches=0"  # for speeds; it would be much of so short a run
 SECONDS = 900  # until a run is given up
@@ -44,18 +42,6 @@ class LoggedStep:
     rows: int
     seconds: float
     sent_bytes: int
-
-
-def modes() -> tuple[str, ...]:
-    """The values of cluster.mode that there are."""
-    declared = next(field for field in dataclasses.fields(Cluster) if field.name == "mode")
-    choices = declared.metadata["declaration"].choices
-    return tuple(mode for mode in MODES if mode in choices)
-
-
-def has_servers() -> bool:
-    """Whether rows may be owned by dedicated servers (cluster.servers)."""
-    return any(field.name == "servers" for field in dataclasses.fields(Cluster))
 
 
 def prepared(rows: int) -> Path:

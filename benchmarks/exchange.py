@@ -2,9 +2,7 @@
 
 W1's layout (benchmarks/table.py): a table of 1 million keys, rows of 9 weights, batches of 106,496
 ids, 500 distinct ones in each of 26 slots. Each call's median over `--rounds` batches, in turns
-with the local calls; sending is not a part of it. Counting the hottest keys, which owners do for a
-sample of batches, is measured for every batch, and its mean printed with its share of an owner's
-time.
+with the local calls; sending is not a part of it.
 """
 
 import argparse
@@ -18,15 +16,12 @@ from numpy.typing import NDArray
 from benchmarks import timing
 from benchmarks.table import BATCH_SIZE, fill, new_table
 from benchmarks.workload import DIM, NUMERIC, SLOTS, keys_of
-from tnctl.cluster.messages.exchange import Keys
-from tnctl.cluster.owners.hot_keys import LEAST_PROBABILITY, HotKeys
 from tnctl.tables import KeyWorkspace, PullWorkspace, RankKeys, SlotPlan, Workspace, aligned
 
 PLANS = [SlotPlan(slot, "sum", slot * DIM) for slot in range(SLOTS)]
 WIDTHS = (1, SLOTS * DIM + NUMERIC)
 SIZES = np.full(SLOTS, 1_000_000 // SLOTS)
 BATCHES, DISTINCT = 32, 500
-COUNTING = "counting hot keys"
 
 
 def make_batches() -> NDArray[np.uint64]:
@@ -59,7 +54,6 @@ class Exchanging:
         self.table = new_table(threads)
         fill(self.table, SIZES)
         self.worker, self.pull = KeyWorkspace(self.table, PLANS), PullWorkspace(self.table)
-        self.hot_keys = HotKeys(1, counted_all=1 << 62)
         self.first_shards = [64 * peer // peers for peer in range(peers + 1)]
         most = BATCH_SIZE * SLOTS
         self.ids, self.groups = np.empty(most, np.uint64), np.empty(most, np.uint16)
@@ -109,16 +103,11 @@ class Exchanging:
             pull.push_sums(0, self.sums[: ends[-1]])
             pull.apply()
 
-        def count() -> None:
-            part = slice(0, ends[-1])
-            self.hot_keys.add([Keys(self.ids[part], self.groups[part], None)])
-
         stopwatch("worker  number_keys, write_keys", keys)
         stopwatch("owner   find, read, write_waits", answer)
         stopwatch("worker  set_rows, gather", gather)
         stopwatch("worker  accumulate, write_sums", accumulate)
         stopwatch("owner   push_sums, apply", apply)
-        stopwatch(COUNTING, count)
         return ends[-1]
 
 
@@ -142,15 +131,12 @@ def measure(threads: int, peers: int, rounds: int) -> None:
         stopwatch("local   accumulate", lambda: local.accumulate(gradients))
         stopwatch("local   apply", local.apply)
         keys = exchanging.step(stopwatch, ids, offsets, outputs, gradients)
-    counting = statistics.mean(stopwatch.times.pop(COUNTING))  # some calls do what others collect
     medians = {name: statistics.median(times) for name, times in stopwatch.times.items()}
     print(f"\n{threads} threads, {peers} peers, {flat.shape[1]:,} ids, {keys:,} keys")
     print(timing.table([["call", "ms"], *([n, f"{ms:.3f}"] for n, ms in medians.items())]))
     for side in ("local", "worker", "owner"):
         milliseconds = sum(ms for name, ms in medians.items() if name.startswith(side))
         print(f"{side}: {milliseconds:.3f} ms")
-    share = counting * LEAST_PROBABILITY / milliseconds  # the owner's are last
-    print(f"{COUNTING} of a sampled batch: {counting:.3f} ms, {share:.2%} of the owner's time")
 
 
 def main() -> None:

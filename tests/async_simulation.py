@@ -95,8 +95,6 @@ class Position:
 class AsyncProcess(Process):
     """A worker: requests two batches ahead, and takes units as it needs them."""
 
-    takes_turns = True  # in the warm-up
-
     def new_owner(self):
         return AsyncOwner(
             self.shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
@@ -117,15 +115,16 @@ class AsyncProcess(Process):
     def exchange(self, peer, number, body):
         for (of, of_number), answer in self.owner.exchange(peer, body, (peer, number)):
             self.answer(of, of_number, answer)
-        self.check_staleness(self.owner)
+        self.check_staleness()
 
-    def check_staleness(self, owner):
+    def check_staleness(self):
+        owner = self.owner
         if owner.is_draining:
             return
         pulled = [p for w in owner._workers for p in w.open if not p.is_held]
         staleness = owner.staleness
         if owner.parameters.steps < owner.warmup_steps:
-            assert not self.takes_turns or len(pulled) <= 1, "workers do not take turns"
+            assert len(pulled) <= 1, "workers do not take turns"
             staleness = 0
         if staleness is not None:
             pushed = [w.pushed for w in owner._workers if w.has_next or w.open]

@@ -63,9 +63,7 @@ def sent(number, pushed=(), pulled=(), **flags):
 
 def owner_of(workers, staleness=None, warmup_steps=0):
     """An owner that rank 0 has let begin."""
-    owner = AsyncOwner(
-        SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps, counts_batches=True
-    )
+    owner = AsyncOwner(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
     assert [handle for handle, _ in owner.exchange(0, sent(0, rate_factor=0.5), "begin")] == [
         "begin"
     ]

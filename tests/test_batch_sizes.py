@@ -65,7 +65,7 @@ def test_rows_of_a_split_are_not_trained():
     assert choice.sentence == ("train.batch_size=128: about 20,000 rows are 157 steps in a pass")
 
 
-@pytest.mark.parametrize("mode, batch_size", [("sync", 32), ("hybrid", 32), ("async", 128)])
+@pytest.mark.parametrize("mode, batch_size", [("sync", 32), ("async", 128)])
 def test_batches_of_workers_that_are_a_step_together(mode, batch_size):
     cluster = {"start": "local", "workers": 4, "mode": mode}
     choice = batch_sizes.chosen(conf_of(cluster=cluster))

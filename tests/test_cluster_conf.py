@@ -65,6 +65,12 @@ def test_commands_of_one_process_refuse_it(cli, tmp_path, command, key):
     assert done.code == 2 and "this command runs in one process" in done.line
 
 
+def test_fewer_workers_are_given_by_cluster_workers(cli, tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = cli("train", "conf=own.yaml", "cluster=ray", "cluster.min_workers=1", cwd=tmp_path)
+    assert done.code == 2 and "no longer has the key 'cluster.min_workers'. After" in done.line
+
+
 def test_a_sweep_refuses_it(cli, tmp_path):
     (tmp_path / "own.yaml").write_text(CONF)
     done = cli("train", "conf=own.yaml", "-m", "seed=1,2", "cluster=local", cwd=tmp_path)

@@ -204,10 +204,8 @@ def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
     lines = [json.loads(line) for line in Path("shared/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "evaluation"] == [3, 6, 8, 9, 12]
     norms = [Path(side, "report.html").read_text() for side in ("together", "shared")]
-    # The report of a cluster has more tables: of the 3 workers and the 3 owners, of the waits for
-    # each, with their sums, and of the 20 hottest rows.
-    of_cluster = 2 * (1 + 3) + 2 * (1 + 3 + 1) + 1 + 20
-    assert norms[0].count("<tr>") + of_cluster == norms[1].count("<tr>")
+    # The report of a cluster has one table more, of the 3 workers.
+    assert norms[0].count("<tr>") + 1 + 3 == norms[1].count("<tr>")
     for command in (
         ["evaluate"], ["predict"], ["export-embeddings"], ["split-graph"], ["verify-serving"],
         ["ablate"],

@@ -16,7 +16,6 @@ MODES = {
     "async": ["cluster.mode=async"],
     "bounded": ["cluster.mode=async", "cluster.staleness=4", "cluster.wire=bfloat16"],
     "backup": ["cluster.backup=1"],
-    "hybrid": ["cluster.mode=hybrid"],
 }
 
 
@@ -29,7 +28,6 @@ def parts(workspace):
 
 # Bounded is async that waits: what does not meet its waiting is tried without.
 of_all_modes = pytest.mark.parametrize("mode", MODES, indirect=True)
-of_each_kind = pytest.mark.parametrize("mode", ["async", "backup", "hybrid"], indirect=True)
 
 
 @pytest.fixture(params=["async", "backup"])
@@ -55,7 +53,6 @@ def test_a_worker_is_killed(parts, mode, rank):
     assert "resuming from run/checkpoints/" in training.said
 
 
-@of_each_kind
 def test_the_command_is_killed(parts, mode):
     with Training(parts, *mode) as training:
         training.until_saved()
@@ -66,7 +63,6 @@ def test_the_command_is_killed(parts, mode):
     real_faults.check_rows(parts / "run")
 
 
-@of_each_kind
 def test_a_short_stop_costs_time_only(parts, mode):
     with Training(parts, *mode) as training:
         training.until_saved()
@@ -78,7 +74,6 @@ def test_a_short_stop_costs_time_only(parts, mode):
     assert "start again" not in training.said
 
 
-@of_each_kind
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_is_stopped_too_long(parts, mode, rank):
     with Training(parts, *mode, timeout=5) as training:
@@ -120,7 +115,6 @@ def test_a_cut_network(parts, mode):
     real_faults.check_rows(training.run)
 
 
-@of_each_kind
 def test_a_full_disk(parts, mode):
     real_faults.train_on_a_full_disk(parts, *mode)
 

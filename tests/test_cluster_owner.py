@@ -124,6 +124,7 @@ def test_a_step_of_no_rows_is_none():
         (1, sent(3, pulled=[4]), "worker 1: an exchange of step 3, the next is 1"),
         (1, sent(0, pulled=[4]), "worker 1: an exchange of step 0, the next is 1"),
         (1, sent(1, pause=True), "worker 1: an exchange pauses the training, which rank 0"),
+        (0, sent(1, drain=True), "worker 0: an exchange drains the training, which is for"),
         (0, sent(1, pulled=[4], pause=True), "worker 0: an exchange pauses and pulls 2 rows"),
         (1, sent(1, pushed=[4]), "worker 1: an exchange pushes 1 keys of 2 rows, pulled were 0"),
         (2, sent(1), "worker 2 sent two exchanges of step 1"),

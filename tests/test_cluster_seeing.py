@@ -58,7 +58,7 @@ def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, 
     assert json.loads(Path("run/report.json").read_text())["timing"]["workers"][1]["rows"] > 0
     page = Path("run/report.html").read_text()
     assert "Rows that a worker owns" in page and "left out" not in page
-    assert "\n  workers: rows " in capsys.readouterr().err
+    assert "\n  workers: data " in capsys.readouterr().err
 
 
 def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):

@@ -104,15 +104,10 @@ def test_servers_end_with_the_bits_of_workers(confs, workers, servers, overrides
     assert min(owned) >= servers
 
 
-@pytest.mark.parametrize("mode, overrides", [
-    ("async", []), pytest.param("hybrid", LIFE_OF_ROWS, marks=pytest.mark.long), ("hybrid", []),
-])  # fmt: skip
-def test_one_worker_and_its_server_without_staleness_are_one_process(
-    workspace, monkeypatch, mode, overrides
-):
-    train(conf_of(workspace, monkeypatch, *overrides, output="alone"), golden=20)
-    conf = conf_of(workspace, monkeypatch, *overrides, output="cluster")
-    conf = with_servers(conf, 1, mode=mode, staleness=0, warmup_batches=0)
+def test_one_worker_and_its_server_without_staleness_are_one_process(workspace, monkeypatch):
+    train(conf_of(workspace, monkeypatch, output="alone"), golden=20)
+    conf = conf_of(workspace, monkeypatch, output="cluster")
+    conf = with_servers(conf, 1, mode="async", staleness=0, warmup_batches=0)
     cluster_in_one_process.train_together(conf, 1, golden=20)
     assert digest_of("alone") == digest_of("cluster")
     lines = [Path(run, "checkpoints").glob("*/golden.jsonl") for run in ("alone", "cluster")]
@@ -124,12 +119,9 @@ def test_one_worker_and_its_server_without_staleness_are_one_process(
 
 
 @pytest.mark.parametrize("mode, then, then_mode", [
-    ("sync", (2, 0), "hybrid"), pytest.param("sync", (3, 1), "sync", marks=pytest.mark.long),
+    ("sync", (2, 0), "async"), pytest.param("sync", (3, 1), "sync", marks=pytest.mark.long),
     pytest.param("async", (1, 3), "async", marks=pytest.mark.long),
-    pytest.param("hybrid", (1, 3), "hybrid", marks=pytest.mark.long),
-    pytest.param("hybrid", (2, 1), "async", marks=pytest.mark.long),
-    pytest.param("hybrid", (3, 0), "hybrid", marks=pytest.mark.long),
-    pytest.param("async", (2, 2), "hybrid", marks=pytest.mark.long),
+    pytest.param("async", (2, 2), "sync", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_pass_continues_with_other_servers(parts, monkeypatch, mode, then, then_mode):
     """Also in another mode."""
@@ -156,7 +148,7 @@ def test_a_pass_continues_with_other_servers(parts, monkeypatch, mode, then, the
 @pytest.mark.parametrize("workers, servers, staleness", [
     pytest.param(2, 2, None, marks=pytest.mark.long), pytest.param(3, 2, 0, marks=pytest.mark.long),
 ])  # fmt: skip
-def test_hybrid_checkpoints_have_the_rows_of_all_servers(
+def test_asynchronous_checkpoints_have_the_rows_of_all_servers(
     parts, monkeypatch, workers, servers, staleness
 ):
     """Deltas between steps, evictions, batch norm; all servers are at the step of the workers."""
@@ -168,13 +160,14 @@ def test_hybrid_checkpoints_have_the_rows_of_all_servers(
 
     monkeypatch.setattr(RowServer, "_start", note_start)
     conf = conf_of(parts, monkeypatch, *IN_PARTS, *LIFE_OF_ROWS, "train.batch_size=64")
-    report = together(with_servers(conf, servers, mode="hybrid", staleness=staleness), workers)
+    report = together(with_servers(conf, servers, mode="async", staleness=staleness), workers)
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     checkpoint = loading.newest("run")
     assert checkpoint.step == report.steps
-    assert [server._owned.steps for server in row_servers.values()] == [report.steps] * servers
+    steps = [server._node._owner.parameters.steps for server in row_servers.values()]
+    assert steps == [report.steps] * servers
     models = [row_servers[rank].tables for rank in sorted(row_servers)]
-    assert {model.dense.step for model in models} == {report.steps}
+    assert len({model.dense.step for model in models}) == 1
     for place, table in enumerate(checkpoint.manifest.tables):
         saved = b"".join(part.tobytes() for part in rows.stream(checkpoint, table.name))
         owned = [model.tables[place] for model in models]

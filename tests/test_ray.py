@@ -157,7 +157,7 @@ def test_nothing_outlives_the_command(parts):
 def test_a_server_that_is_killed_and_encrypted_connections(parts):
     make_authority(parts)
     make_certificate(parts, "worker")
-    settings = ["cluster.mode=hybrid", "cluster.servers=1", "cluster.workers=2"]
+    settings = ["cluster.mode=async", "cluster.servers=1", "cluster.workers=2"]
     for key, name in (
         ("certificate", "worker.pem"), ("key", "worker.key"), ("authority", "authority.pem"),
     ):  # fmt: skip

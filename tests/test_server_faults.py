@@ -52,14 +52,14 @@ def fails_in_exchange(error):
 
 def sends_nan(monkeypatch):
     """A worker whose dense gradients are NaN on their way to servers."""
-    write_dense = RemoteParameters._write_dense
+    write_push = RemoteParameters._write_push
 
-    def failing(parameters, owner, pushed, push):
-        write_dense(parameters, owner, pushed, push)
+    def failing(parameters, owner, pushed, exchange):
+        write_push(parameters, owner, pushed, exchange)
         if parameters.steps >= 3 and owner and parameters._peers.rank == 1:
-            push.dense[:] = np.nan
+            exchange.push.dense[:] = np.nan
 
-    monkeypatch.setattr(RemoteParameters, "_write_dense", failing)
+    monkeypatch.setattr(RemoteParameters, "_write_push", failing)
 
 
 NO_SPACE = r"^server 1: .*00001\.rows.*no space is left there\. Free some"
@@ -72,17 +72,15 @@ NAN = r"^step \d+: worker 1: a gradient of a dense weight is NaN, infinite or be
 
 @pytest.mark.parametrize(("mode", "fault", "line"), [
     ("sync", full_disk, NO_SPACE),
-    ("hybrid", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY),
+    ("async", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY),
     ("async", sends_nan, NAN),
     pytest.param("async", full_disk, NO_SPACE, marks=pytest.mark.long),
-    pytest.param("hybrid", full_disk, NO_SPACE, marks=pytest.mark.long),
     pytest.param("sync", fails_in_exchange(MemoryError("TN_NO_MEMORY")), OF_MEMORY,
                  marks=pytest.mark.long),
     pytest.param("sync", fails_in_exchange(ValueError("a bug")), BUG, marks=pytest.mark.long),
     pytest.param("sync", fails_in_exchange(NotFiniteError("a sum")), "^server 1: .*a sum",
                  marks=pytest.mark.long),
     pytest.param("sync", sends_nan, NAN, marks=pytest.mark.long),
-    pytest.param("hybrid", sends_nan, NAN, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_what_a_server_reports_ends_all_with_one_line(parts, monkeypatch, mode, fault, line):
     conf = with_servers(conf_of(parts, monkeypatch, *IN_PARTS, "save.every_steps=4"), 2, mode=mode)
@@ -120,10 +118,9 @@ ONE_EACH = ["cluster.workers=1", "cluster.servers=1"]
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["async", "hybrid"])
-def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts, mode):
+def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts):
     real_faults.number_rows(parts)
-    settings = [*ONE_EACH, f"cluster.mode={mode}", *real_faults.KEEP_SHOWS]
+    settings = [*ONE_EACH, "cluster.mode=async", *real_faults.KEEP_SHOWS]
     with Training(parts, *settings) as training:
         training.until_saved()
         training.signal(1, signal.SIGKILL)
@@ -136,8 +133,8 @@ def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts, m
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize(("mode", "killed"), [("async", 0), ("hybrid", 1)])
-def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, mode, killed):
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, killed):
     """Process 0 is the worker, 1 its server."""
     real_faults.number_rows(parts)
     for number in range(FILES):
@@ -151,7 +148,7 @@ def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, mode, kil
     train = [of_days.get(text, text) for text in cluster_commands.TRAIN]
     monkeypatch.setattr(cluster_commands, "TRAIN", train)
     settings = [
-        *ONE_EACH, f"cluster.mode={mode}", *real_faults.KEEP_SHOWS, "data.validation=null",
+        *ONE_EACH, "cluster.mode=async", *real_faults.KEEP_SHOWS, "data.validation=null",
         "data.test=null", "gate.enabled=false",
     ]  # fmt: skip
     with Training(parts, *settings) as training:
@@ -168,12 +165,11 @@ def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, mode, kil
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["sync", "hybrid"])
-def test_commands_of_a_scheduler_train_with_a_server_that_is_killed(parts, mode):
+def test_commands_of_a_scheduler_train_with_a_server_that_is_killed(parts):
     port = free_port()
     common = of_tnctl(0, 1, port) | {"TNCTL_SERVERS": "1"}
     variables = [common | {"TNCTL_ROLE": role} for role in ("worker", "server")]
-    with Scheduled(parts, variables, f"cluster.mode={mode}", timeout=10) as training:
+    with Scheduled(parts, variables, timeout=10) as training:
         training.until_saved()
         os.kill(training.commands[1].worker(), signal.SIGKILL)
         assert training.wait() == [0, 0], training.said

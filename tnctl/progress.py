@@ -4,9 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group
@@ -58,21 +57,6 @@ def ctrl_z_shows_cursor() -> Iterator[None]:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Figures of each part of a whole: rows of a table in a terminal, elsewhere a line.
-
-    `notes` are further lines. `remark` is a sentence about them, shown in a terminal as long as it
-    is given.
-    """
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    line: str
-    remark: str = ""
-    notes: Sequence[str] = ()
-
-
 class Display:
     """Shows the progress of something: `update(done, figures)`, as often as the caller likes.
 
@@ -87,7 +71,7 @@ class Display:
         self._total, self._guessed = total, guessed
         self._first = self._done = done
         self._figures: Mapping[str, str] = {}
-        self._parts: Parts | None = None
+        self._more = ""
         self._note = ""
         self._started = time.monotonic()
         self._apart = 0.0  # seconds spent on something else
@@ -127,11 +111,9 @@ class Display:
             self._live.stop()
         self._terminal.close()
 
-    def update(
-        self, done: int, figures: Mapping[str, str] | str, parts: Parts | None = None
-    ) -> None:
-        """Where it is: how much is done, figures by their names, or a text, and those of parts."""
-        self._done, self._parts = done, parts
+    def update(self, done: int, figures: Mapping[str, str] | str, more: str = "") -> None:
+        """Where it is: how much is done, figures by their names, or a text, and a further line."""
+        self._done, self._more = done, more
         self._figures = masked({"": figures} if isinstance(figures, str) else figures)
         if self._total is not None and self._guessed and done > self._total:
             self._total = None  # the estimate was wrong
@@ -146,7 +128,7 @@ class Display:
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             say(self._line(f"  {left}" if (left := self._left()) else ""))
-            self._say_parts()
+            self._say_more()
 
     @contextmanager
     def meanwhile(self, note: str) -> Iterator[None]:
@@ -161,12 +143,12 @@ class Display:
             self._apart = apart + time.monotonic() - started
 
     def finish(self) -> None:
-        """Leave one line about the whole, and one about its parts."""
+        """Leave one line, and the further one."""
         if self._live:
             self._live.stop()
         self._total = None
         say(self._line())
-        self._say_parts()
+        self._say_more()
 
     def seconds_left(self) -> float | None:
         """How long it takes at the pace so far; None when nobody knows."""
@@ -176,9 +158,9 @@ class Display:
             return None
         return (self._total - self._done) * seconds / done
 
-    def _say_parts(self) -> None:
-        if self._parts is not None:
-            say(self._parts.line, *(f"  {note}" for note in self._parts.notes))
+    def _say_more(self) -> None:
+        if self._more:
+            say(f"  {self._more}")
 
     def _share(self) -> str:
         sign = "~" if self._guessed else ""
@@ -203,16 +185,9 @@ class Display:
         if self._figures:
             grid.add_row(*(Text(name, style="dim") for name in self._figures))
             grid.add_row(*(Text(value, style="bold") for value in self._figures.values()))
-        below: list[Table | Text] = []
-        if (parts := self._parts) is not None:
-            columns = Table.grid(padding=(0, 3))
-            for _ in parts.headings:
-                columns.add_column(justify="right")
-            columns.add_row(*(Text(heading, style="dim") for heading in parts.headings))
-            for row in parts.rows:
-                columns.add_row(*row)
-            below += [columns, *(Text(note, style="dim") for note in parts.notes)]
-            below += [*([Text(parts.remark, style="yellow")] if parts.remark else [])]
+        below = []
+        if self._more:
+            below.append(Text(self._more, style="dim"))
         if self._note:
             below.append(Text(self._note, style="italic"))
         return Group(self._progress, grid, *below)

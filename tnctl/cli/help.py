@@ -17,9 +17,8 @@ GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of eac
 SCORING = ("output", "data", "train.batch_size", "train.threads")
 ON_WORKERS = tuple(
     f"cluster.{key}"
-    for key in ("start", "workers", "min_workers", "servers", "cpus", "timeout", "patience",
-                "restarts", "tls")
-)  # fmt: skip
+    for key in ("start", "workers", "servers", "cpus", "timeout", "patience", "restarts", "tls")
+)
 USED = {
     "evaluate": (*SCORING, *ON_WORKERS),
     "predict": (*SCORING, *ON_WORKERS),

@@ -17,7 +17,6 @@ from tnctl.cluster.joining.members import parse_problem, problem_of, to_body
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.commands import Command, encode, name_of
 from tnctl.cluster.owners.async_owner import AsyncOwner
-from tnctl.cluster.owners.hybrid_owner import HybridOwner
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import (
     BODY_LIMITS,
@@ -27,7 +26,6 @@ from tnctl.cluster.transport.frames import (
     REQUESTS,
     Body,
     Frame,
-    FrameError,
     Kind,
 )
 from tnctl.cluster.transport.session import Client, Request, Server
@@ -38,7 +36,7 @@ from tnctl.errors import Failure, UserError
 LEAST_TIMED = 1 << 16
 Send = Callable[[int, Frame], None]
 Respond = Callable[[Body], None]
-AnyOwner = Owner | AsyncOwner[Respond] | HybridOwner[Respond]
+AnyOwner = Owner | AsyncOwner[Respond]
 
 
 class Node:
@@ -209,7 +207,7 @@ class Node:
             frame = self._clients[rank].request(kind, body)
             self._futures[rank, frame.number] = future
             self._heartbeats[rank] = self._clients[rank].heartbeat()
-            if kind in (Kind.EXCHANGE, Kind.DENSE):
+            if kind is Kind.EXCHANGE:
                 self._exchanged_at[rank, frame.number] = time.perf_counter(), len(body)
             self._send(rank, frame)
 
@@ -282,10 +280,6 @@ class Node:
         self, owner: AnyOwner, peer: int, request: Request, respond: Respond
     ) -> Sequence[tuple[Respond, Body]]:
         """Give an exchange to the owner; what takes each reply that can be given now, and it."""
-        if isinstance(owner, HybridOwner):
-            return owner.exchange(peer, request.kind, request.body, respond)
-        if request.kind is Kind.DENSE:
-            raise FrameError(f"worker {peer} trains in hybrid mode, this one does not")
         if isinstance(owner, AsyncOwner):
             return owner.exchange(peer, request.body, respond)
         if request.kind in NOTICES:

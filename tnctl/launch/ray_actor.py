@@ -61,15 +61,7 @@ class WorkerActor:
     async def place(self) -> Place:
         return self._place
 
-    async def start(
-        self,
-        actor: str,
-        values: dict[str, Any],
-        folder: str,
-        is_terminal: bool,
-        size: bytes,
-        variables: dict[str, str],
-    ) -> str | None:
+    async def start(self, actor: str, values: dict[str, Any], folder: str) -> str | None:
         """Start its worker process, in place of an earlier one: why it cannot be started, or None.
 
         `values` are those of an Assignment without what is this machine's. An actor that was
@@ -85,26 +77,19 @@ class WorkerActor:
             )
         self._events, self._delivered, self._asked = [], 0, time.monotonic()
         try:
-            self._begin(values, folder, is_terminal, size, variables)
+            self._begin(values, folder)
         except OSError as error:
             return f"the node {self._place.address} cannot start a worker: {error}"
         return None
 
-    def _begin(
-        self,
-        values: dict[str, Any],
-        folder: str,
-        is_terminal: bool,
-        size: bytes,
-        variables: dict[str, str],
-    ) -> None:
+    def _begin(self, values: dict[str, Any], folder: str) -> None:
         self._rank = values["rank"]
         is_first = self._rank == 0
-        self._outputs = [Output(is_terminal and is_first, size)]
+        self._outputs = [Output(is_terminal=False)]
         command = values["task"]["command"]
         printed = None
         if is_first and command != TRAIN:  # whose results are apart from what it says
-            self._outputs.append(Output(False))
+            self._outputs.append(Output(is_terminal=False))
             printed = self._outputs[1].write
         port_pipe = None
         if is_first:
@@ -117,7 +102,7 @@ class WorkerActor:
                 [] if port_pipe is None else [port_pipe],
                 folder,
                 # Ray has set it to the CPUs that it counts.
-                os.environ | {"OMP_NUM_THREADS": str(len(values["cpus"]))} | variables,
+                os.environ | {"OMP_NUM_THREADS": str(len(values["cpus"]))},
                 printed=printed,
             )
         finally:
@@ -162,11 +147,6 @@ class WorkerActor:
         """Send the worker a signal."""
         if self._process is not None and actor == self._place.actor:
             self._process.signal(number)
-
-    async def resize(self, actor: str, size: bytes) -> None:
-        """Give the worker's terminal another size."""
-        if self._outputs and actor == self._place.actor:
-            self._outputs[0].resize(size)
 
     async def end(self, actor: str) -> int | None:
         """Kill its worker, if it is left, and wait for it; the exit code, None without one."""

@@ -20,12 +20,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tnctl.cluster.joining.assignment import end_with
+from tnctl.cluster.joining.assignment import LOST, end_with
 from tnctl.errors import quoted
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import LEASE_SECONDS, Place
 from tnctl.launch.ray_placement import (
-    ActorGroups,
+    ActorGroup,
+    NoRoom,
     Placement,
     cpus_of_each,
     hosts_of,
@@ -48,9 +49,7 @@ class Driver:
         self.address, self._is_own = connect.address, connect.address is None
         self._lease = float("inf") if self._is_own else LEASE_SECONDS
         self._placement = Placement(connect, lambda line: send(messages.Note(line)))
-        self._placed: dict[int, Place] = {}
-        self._actors: list[Any] = []  # of each rank
-        self._places: list[Place] = []
+        self._places: list[Place] = []  # of each rank
         self._hosts: list[str] = []
         self._is_started = False  # whether all actors have their workers
         self._signals: list[messages.Signal] = []  # that came before
@@ -79,13 +78,11 @@ class Driver:
             _require_listener(connect.address)
             ray.init(address=connect.address, log_to_driver=False)
             nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
-            at_once = connect.min_workers == connect.workers
-            processes = connect.workers, connect.servers
-            cpus = cpus or cpus_of_each(map(int, nodes), *processes, at_once=at_once)
+            cpus = cpus or cpus_of_each(map(int, nodes), connect.workers, connect.servers)
         # A system may send it to all processes: rank 0 saves, and needs its supervisor.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        self._placement.request(cpus, ActorGroups(self._lease, connect.silence))
+        self._placement.request(cpus, ActorGroup(self._lease, connect.silence))
 
     async def watch_head(self) -> None:
         """End this process when the head of Ray does not answer any more.
@@ -121,8 +118,6 @@ class Driver:
         elif isinstance(message, messages.Signal):
             self._signals.append(message)
             self._pass_signals()
-        elif isinstance(message, messages.Resize) and self._hosts:
-            self._tell(0, "resize", message.size)
 
     def _pass_signals(self) -> None:
         """Send the workers what signals are for them, once they are there."""
@@ -139,6 +134,8 @@ class Driver:
     async def _guarded(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
+        except NoRoom as error:
+            self._send(messages.Refused(str(error), LOST))
         except Exception as error:
             traceback.print_exc()
             reasons = [line for line in str(error).splitlines() if line.strip()]
@@ -147,24 +144,18 @@ class Driver:
 
     def _tell(self, rank: int, method: str, *arguments: object) -> None:
         """Call a method of an actor without waiting; of one that was started again it is void."""
-        call = getattr(self._actors[rank], method).options(max_task_retries=0)
+        call = getattr(self._placement.actor(rank), method).options(max_task_retries=0)
         self._references.add(call.remote(self._places[rank].actor, *arguments))
 
     async def _run(self, start: messages.Start) -> None:
         """Start a worker on each actor, once all are placed, and pass on what happens to them."""
         self._codes, self._references = {}, set()
-        former, self._placed = self._placed, await self._placement.places()
+        former, self._places = self._places, await self._placement.places()
         lease = self._lease + MARGIN_SECONDS
-        await asyncio.sleep(seconds_until_ended(former, self._placed, self._heard, lease))
-        self._actors = [self._placement.actor(index) for index in self._placed]
-        self._places = list(self._placed.values())
+        await asyncio.sleep(seconds_until_ended(former, self._places, self._heard, lease))
         self._hosts, cpus = hosts_of(self._places), self._placement.shares(self._places)
         ranks = range(len(self._places))
-        workers = len(ranks) - self._connect.servers
-        self._send(messages.Began(workers))
-        conf = start.task["conf"]
-        cluster = conf["cluster"] | {"workers": workers}
-        task = start.task | {"conf": conf | {"cluster": cluster}}
+        self._send(messages.Began())
         self._heard = {place.actor: time.monotonic() for place in self._places}
         starts = []
         for rank in ranks:
@@ -175,10 +166,9 @@ class Driver:
                 "generation": start.generation,
                 "host": self._hosts[rank],
                 "cpus": cpus[rank],
-                "task": task,
+                "task": start.task,
             }
-            terminal = (start.is_terminal, start.size, start.variables)
-            starts.append(self._reached(rank, "start", values, start.folder, *terminal))
+            starts.append(self._reached(rank, "start", values, start.folder))
         # One that could not be reached is noticed below.
         for refusal in await asyncio.gather(*starts):
             if refusal is not None:
@@ -200,7 +190,7 @@ class Driver:
             first += len(events)
             for event in events:
                 if isinstance(event, messages.Port):
-                    for other in range(1, len(self._actors)):
+                    for other in range(1, len(self._places)):
                         self._tell(other, "address", f"{self._hosts[0]}:{event.port}")
                     continue
                 self._send(event)
@@ -212,7 +202,7 @@ class Driver:
         """What a method of an actor returns; None when it cannot be reached."""
         from ray.exceptions import RayActorError
 
-        call = getattr(self._actors[rank], method).options(max_task_retries=0)
+        call = getattr(self._placement.actor(rank), method).options(max_task_retries=0)
         limit = time.monotonic() + LEASE_SECONDS
         while (seconds := limit - time.monotonic()) > 0:
             answer = asyncio.ensure_future(call.remote(self._places[rank].actor, *arguments))
@@ -232,7 +222,7 @@ class Driver:
         """Kill all workers that are left."""
         self._is_started = False
         if self._hosts:
-            left = set(range(len(self._actors))) - self._codes.keys()
+            left = set(range(len(self._places))) - self._codes.keys()
             codes = await asyncio.gather(*(self._reached(rank, "end") for rank in left))
             ended = zip(left, codes, strict=True)
             # One that was about to end when it was killed has another code.

@@ -14,8 +14,7 @@ class Connect:
     temporary: str  # a folder for the files of a Ray that is started
     workers: int
     servers: int  # dedicated ones, beside the workers
-    min_workers: int  # with which a run may do when Ray cannot place all within `patience` seconds
-    patience: float
+    patience: float  # seconds in which Ray is to place all of them
     cpus: int | None  # of each worker, None: as many as are there for all
     silence: float  # seconds after which a stopped worker is lost
 
@@ -28,9 +27,6 @@ class Start:
     token: str = field(repr=False)
     task: dict[str, Any] = field(repr=False)
     folder: str  # in which they run
-    is_terminal: bool  # whether rank 0 has one
-    size: bytes  # of the terminal
-    variables: dict[str, str]  # of the environment, for the terminal
 
 
 @dataclass(frozen=True)
@@ -39,13 +35,6 @@ class Signal:
 
     rank: int
     number: int
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Rank 0's terminal has another size (struct winsize)."""
-
-    size: bytes
 
 
 @dataclass(frozen=True)
@@ -68,9 +57,7 @@ class Connected:
 
 @dataclass(frozen=True)
 class Began:
-    """So many workers are started, with ranks from 0 on, and all dedicated servers."""
-
-    workers: int
+    """All workers and dedicated servers are placed, and started."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +69,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Refused:
-    """The run cannot continue, as the message says."""
+    """The run cannot continue, as the message says, and ends with this exit code."""
 
     message: str
+    exit_code: int = 1
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from tnctl.cluster.joining.liveness import SILENCE
+from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.supervisor import TRAIN
-from tnctl.launch.worker_processes import (
-    Display,
-    begin_log,
-    is_a_terminal,
-    last_lines,
-    size_of_terminal,
-)
+from tnctl.launch.worker_processes import Display, begin_log, last_lines
 from tnctl.progress import say
 from tnctl.schema import Cluster
 
 NEEDS_RAY = "cluster=ray needs a package that is not installed: pip install 'tnctl[ray]'"
 COMMAND = (sys.executable, "-P", "-m", "tnctl.launch.ray_driver")
-TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR")
 # Seconds until workers have ended: of a Ray of this machine, and of nodes that cannot be reached.
 TO_END, TO_END_FAR = 5.0, 30.0
 TO_LEAVE = 10.0
@@ -71,15 +65,15 @@ class RayProcesses:
         What one other than train writes to the standard output is written to this process's.
         """
         self.name, self.has_begun = name, False
-        self._logs, self._log, self._cluster = logs, log, cluster
+        self.logs, self._log, self._cluster = logs, log, cluster
         assert cluster.workers is not None
-        self._most = self._workers = cluster.workers  # in all, and of this generation
+        self.membership = Membership(cluster.workers, cluster.servers)
         self._address = address_of_ray(os.environ.get("RAY_ADDRESS"))
-        there, wanted = len(os.sched_getaffinity(0)), (cluster.cpus or 0) * self._most
+        there, wanted = len(os.sched_getaffinity(0)), (cluster.cpus or 0) * cluster.workers
         refuse_if(
-            self._address is None and wanted > max(there, self._most),
-            f"cluster.cpus={cluster.cpus} for {self._most} workers are {wanted} CPUs, and this "
-            f"machine has {there}. Leave it out, or name a Ray with RAY_ADDRESS",
+            self._address is None and wanted > max(there, cluster.workers),
+            f"cluster.cpus={cluster.cpus} for {cluster.workers} workers are {wanted} CPUs, and "
+            f"this machine has {there}. Leave it out, or name a Ray with RAY_ADDRESS",
         )
         self._token = secrets.token_urlsafe(32)
         self._driver: _DriverProcess | None = None
@@ -89,23 +83,13 @@ class RayProcesses:
         self._causes: dict[int, str] = {}
         self._requests: deque[object] = deque()  # of handlers of signals
 
-    @property
-    def logs(self) -> Sequence[Path]:
-        """Those of the workers of this generation, and of the servers."""
-        return [*self._logs[: self._workers], *self._logs[self._most :]]
-
-    @property
-    def membership(self) -> Membership:
-        """The workers of this generation, and the servers."""
-        return Membership(self._workers, self._cluster.servers)
-
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Have all of them started with the same task, plain values."""
         self._codes, self._causes, self.has_begun = {}, {}, False
         self._requests.clear()
-        self._workers, self._generation = self._most, generation
-        begin_log(self._logs[0], generation)
-        self._display = Display(self._logs[0])
+        self._generation = generation
+        begin_log(self.logs[0], generation)
+        self._display = Display(self.logs[0])
         if self._driver is None:
             self._driver = _DriverProcess(self._address, self._log, self._cluster)
         self._driver.send(
@@ -114,18 +98,13 @@ class RayProcesses:
                 token=self._token,
                 task=task,
                 folder=os.getcwd(),
-                is_terminal=is_a_terminal(),
-                size=size_of_terminal(),
-                variables={
-                    name: os.environ[name] for name in TERMINAL_VARIABLES if name in os.environ
-                },
             )
         )
 
     def wait(self, seconds: float) -> dict[int, int]:
         """Wait for what happens, at most so long: the exit codes of ranks that have ended.
 
-        Raises Failure when Ray cannot be used, or not any more.
+        Raises UserError when Ray cannot be used, or not any more, or has no room for all.
         """
         assert self._driver is not None
         while self._requests:
@@ -147,14 +126,14 @@ class RayProcesses:
                 self._codes[rank], self._causes[rank] = code, cause
             case messages.Lost(rank, cause):
                 self._codes[rank], self._causes[rank] = -signal.SIGKILL, cause
-            case messages.Began(workers):
-                self._workers, self.has_begun = workers, True
+            case messages.Began():
+                self.has_begun = True
                 for log in self.logs[1:]:
                     begin_log(log, self._generation)
             case messages.Note(line):
                 say(line)
-            case messages.Refused(reason):
-                raise Failure(reason)
+            case messages.Refused(reason, exit_code):
+                raise Problem(reason, exit_code).error()
 
     def _write(self, rank: int, content: bytes, is_printed: bool) -> None:
         if is_printed:
@@ -190,8 +169,7 @@ class RayProcesses:
         self._requests.append(messages.Signal(rank, number))
 
     def resize(self) -> None:
-        """Give rank 0 the size of this process's terminal; a handler of signals may call it."""
-        self._requests.append(messages.Resize(size_of_terminal()))
+        """Rank 0 writes lines, which depend on no terminal."""
 
     def end(self) -> dict[int, int]:
         """Kill all that are left: the exit codes of those that were not killed here."""
@@ -261,7 +239,6 @@ class _DriverProcess:
                 temporary=self._temporary,
                 workers=cluster.workers,
                 servers=cluster.servers,
-                min_workers=cluster.workers if address is None else cluster.fewest,
                 patience=cluster.patience,
                 cpus=cluster.cpus,
                 silence=cluster.timeout * SILENCE,

@@ -47,11 +47,11 @@ class Processes(Protocol):
 
     @property
     def logs(self) -> Sequence[Path]:
-        """The output of each, in the order of the ranks; there may be fewer after a loss."""
+        """The output of each, in the order of the ranks."""
 
     @property
     def membership(self) -> Membership:
-        """All workers and servers of the cluster; there may be fewer after a loss."""
+        """All workers and servers of the cluster."""
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Start all of them with the same task, plain values. Raises UserError."""

@@ -62,13 +62,6 @@ class Cluster(Section):
         "dedicated servers: processes that own all rows and dense weights, and compute nothing; "
         "workers then own none",
     )
-    min_workers: int | None = number(
-        None,
-        1,
-        64,
-        "cluster=ray: with how many workers training may start when Ray has not placed all of them "
-        "within patience (null: it waits for all)",
-    )
     cpus: int | None = number(
         None,
         1,
@@ -77,23 +70,22 @@ class Cluster(Section):
     )
     mode: str = choice(
         "sync",
-        ("sync", "async", "hybrid"),
+        ("sync", "async"),
         "sync: a step is a batch of every worker, applied once; async: each batch is applied when "
-        "it arrives, and workers wait for nobody; hybrid: dense weights as in sync, rows as in "
-        "async",
+        "it arrives, and workers wait for nobody",
     )
     staleness: int | None = number(
         None,
         0,
         1_000_000,
-        "async, hybrid: the batches that a worker may be ahead of the slowest one",
+        "async: the batches that a worker may be ahead of the slowest one",
     )
     warmup_batches: int = number(
         200,
         0,
         1_000_000_000,
-        "async and hybrid: the batches at the beginning of the training, of all workers together, "
-        "that are not trained with rows that are out of date; async: workers take turns",
+        "async: the batches at the beginning of the training, of all workers together, in which "
+        "workers take turns, so that none is trained with rows that are out of date",
     )
     backup: int = number(
         0,
@@ -119,7 +111,7 @@ class Cluster(Section):
         120.0,
         1,
         86_400,
-        "how long a worker that starts waits for the others, and with min_workers the command for "
+        "how long a worker that starts waits for the others, and with cluster=ray the command for "
         "Ray to place all of them",
         unit="seconds",
     )
@@ -133,12 +125,3 @@ class Cluster(Section):
             self.start != "env" and self.workers is None,
             "workers=null is for cluster=env. Give cluster.workers=N",
         )
-        refuse_if(
-            self.workers is not None and self.fewest > self.workers,
-            f"min_workers={self.min_workers} is more than cluster.workers={self.workers}",
-        )
-
-    @property
-    def fewest(self) -> int:
-        """With how many workers training may start."""
-        return self.min_workers or self.workers or 1

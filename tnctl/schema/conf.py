@@ -247,22 +247,17 @@ class Conf(Section):
             "cluster.cpus is for cluster=ray; other workers share the CPUs of their machine. "
             "Leave it out",
         )
-        refuse_if(
-            self.cluster.min_workers is not None and self.cluster.start != "ray",
-            "cluster.min_workers is for cluster=ray; with cluster=env the scheduler chooses the "
-            "number of workers each time. Leave it out",
-        )
         way = f"Leave it out, or train on one machine, without cluster={self.cluster.start}"
         refuse_if(
             self.optimizer.updates == "all",
             f"optimizer.updates=all is not for several workers yet. {way}",
         )
         refuse_if(self.baseline.enabled, f"baseline is for one process. {way}")
-        key = "workers" if self.cluster.min_workers is None else "min_workers"
+        workers = self.cluster.workers
         refuse_if(
-            self.cluster.workers is not None and self.cluster.backup >= self.cluster.fewest,
+            workers is not None and self.cluster.backup >= workers,
             f"cluster.backup={self.cluster.backup} leaves no worker for a step: it must be below "
-            f"cluster.{key}={self.cluster.fewest}",
+            f"cluster.workers={workers}",
         )
         refuse_if(
             self.train.deterministic and self.cluster.mode != "sync",
@@ -280,19 +275,14 @@ class Conf(Section):
             "Leave it out",
         )
         refuse_if(
-            self.cluster.backup and self.cluster.mode == "hybrid",
-            "cluster.backup is for cluster.mode=sync: with hybrid the rows of a batch are trained "
-            "when they arrive, also where its dense gradients would be left out. Leave it out",
-        )
-        refuse_if(
             self.optimizer.clip_norm > 0 and self.cluster.mode != "sync",
             f"optimizer.clip_norm is for cluster.mode=sync: with {self.cluster.mode} no owner has "
             "a whole gradient. Leave it out, or take cluster.mode=sync",
         )
         refuse_if(
             self.cluster.staleness is not None and self.cluster.mode == "sync",
-            "cluster.staleness is for cluster.mode=async and hybrid: with sync no worker is ahead "
-            "of another. Leave it out",
+            "cluster.staleness is for cluster.mode=async: with sync no worker is ahead of another. "
+            "Leave it out",
         )
 
     def life_of(self, group: str) -> RowLife:

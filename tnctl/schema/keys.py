@@ -55,7 +55,10 @@ SENTENCES = {
     "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
 }
 # Keys of earlier versions, and what to do instead.
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "cluster.min_workers": "After cluster.patience the command ends with exit code 75 and says for "
+    "how many workers there is room: give that cluster.workers.",
+}
 
 
 @dataclass(frozen=True)

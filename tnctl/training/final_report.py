@@ -19,7 +19,7 @@ from tnctl.schema import Conf
 from tnctl.training import eviction, recalibrating, run_folder
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
-from tnctl.training.exchange_figures import ExchangeFigures, HotRow
+from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
 from tnctl.training.report.page import InputRow
@@ -79,7 +79,6 @@ def write_report(
             of_workers,
             exchanged,
             total_bytes(tables),
-            workers.hottest_rows(),
             checkpoints.saver,
             stopwatch,
         ),
@@ -113,7 +112,6 @@ def timing_of(
     of_workers: Sequence[WorkerFigures],
     exchanged: ExchangeFigures | None,
     table_bytes: int,
-    hottest: Sequence[HotRow],
     saver: Saver,
     stopwatch: Stopwatch,
 ) -> Timing:
@@ -125,8 +123,7 @@ def timing_of(
         saved_bytes=saver.bytes_written,
         table_bytes=table_bytes,
         workers=tuple(worker.rounded() for worker in of_workers) or None,
-        exchange=None if exchanged is None else exchanged.whole(),
-        hottest=tuple(hottest) or None,
+        exchange=None if exchanged is None else exchanged.report(),
     )
 
 

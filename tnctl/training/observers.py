@@ -12,9 +12,9 @@ from tnctl import documents
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
-from tnctl.progress import Display, Parts, say, size
+from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, events, eviction, exchange_lines
+from tnctl.training import early_stopping, events, eviction
 from tnctl.training.events import Event, PassUnderWay
 from tnctl.training.run_log import Log
 from tnctl.training.schedule import is_crossed
@@ -130,11 +130,11 @@ class Screen:
         self._displays.close()
 
     def _update(
-        self, current: PassUnderWay, parts: Parts | None, more: dict[str, str] | None = None
+        self, current: PassUnderWay, of_workers: str, more: dict[str, str] | None = None
     ) -> Display:
         assert self._display is not None
         shown_now = figures(current, self._workers) | (more or {})
-        self._display.update(current.sums.examples, shown_now, parts)
+        self._display.update(current.sums.examples, shown_now, of_workers)
         return self._display
 
     def _validation(self) -> dict[str, str]:
@@ -246,9 +246,6 @@ class Recorder:
                 event_files.weights(steps, self._workers.model)
                 event_files.flush()
             case events.PassEnds():
-                if hottest := self._watch.hottest:
-                    cells = exchange_lines.hottest_cells(hottest)
-                    event_files.table(steps, "cluster/hottest_rows", cells)
                 event_files.flush()
 
 

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram import summary_v2 as histograms
 from tensorboard.plugins.scalar import summary_v2 as scalars
-from tensorboard.plugins.text import summary_v2 as texts
 
 from tnctl import files
 from tnctl.evaluation.input_figures import sampled_norms
@@ -45,10 +43,6 @@ class EventFiles(EventFile):
                 if isinstance(value, int | float)
             }
             self.scalars(steps, numbers)
-
-    def table(self, steps: int, tag: str, cells: Sequence[Sequence[str]]) -> None:
-        """Write a table of Markdown texts, for TensorBoard's text tab."""
-        self._summary(steps, texts.text_pb(tag, np.array(cells, np.object_)))
 
     def weights(self, steps: int, model: Model) -> None:
         """Write histograms of every dense weight, and of the norms of each table's embeddings."""

@@ -44,10 +44,8 @@ class WorkerFigures:
     network_seconds: Seconds = 0.0
     role: Literal["worker", "server"] = "worker"
 
-    def since(self, earlier: "WorkerFigures | None") -> "WorkerFigures":
-        """What the worker has now, and the sums since earlier figures of it; None: all of them."""
-        if earlier is None:
-            return self
+    def since(self, earlier: "WorkerFigures") -> "WorkerFigures":
+        """What the worker has now, and the sums since earlier figures of it."""
         values = asdict(self)
         for name, value in asdict(earlier).items():
             if name not in HELD:
@@ -86,7 +84,5 @@ class WorkerFigures:
 def since(
     figures: Sequence[WorkerFigures], earlier: Sequence[WorkerFigures]
 ) -> list[WorkerFigures]:
-    """The figures of all workers since earlier ones; `earlier` may be empty."""
-    if not earlier:
-        return list(figures)
+    """The figures of all workers since earlier ones."""
     return [later.since(first) for later, first in zip(figures, earlier, strict=True)]

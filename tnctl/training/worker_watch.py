@@ -3,184 +3,141 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from itertools import pairwise
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tnctl import documents
-from tnctl.progress import Parts, say, size
-from tnctl.training import exchange_lines
-from tnctl.training.exchange_figures import ExchangeFigures, HotRow
-from tnctl.training.exchange_lines import listed
-from tnctl.training.slowness import Slowness, why_slow
+from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.worker_figures import WorkerFigures, since
 from tnctl.training.workers import Workers
 
-SECONDS = 10.0  # of a window
-WINDOWS = 3  # in each of which training must be slow by the same cause
-MOST_ROWS = 16  # workers in the live display
-HEADINGS = ("worker", "rows", "memory", "network", "for data", "for others", "exchanging")
+SECONDS = 10.0  # to twice of which the line about now is of
+MOST_LISTED = 8  # workers whose shares are listed in a line
+LEAST_WAIT = 0.01  # share of the workers' time; below it nobody is waited for
 
 
-Mark = tuple[float, Sequence[WorkerFigures], ExchangeFigures | None]
+@dataclass(frozen=True)
+class Sums:
+    """What all processes did since they were started, or since earlier sums."""
 
+    processes: Sequence[WorkerFigures]
+    exchanged: ExchangeFigures
 
-class Windows:
-    """The figures of the last windows of time, and by which cause all of them were slow."""
+    def since(self, earlier: "Sums") -> "Sums":
+        """What was done since earlier sums of the same processes."""
+        processes = since(self.processes, earlier.processes)
+        return Sums(processes, self.exchanged.since(earlier.exchanged))
 
-    def __init__(self) -> None:
-        self._marks: deque[Mark] = deque(maxlen=WINDOWS + 1)
-        self.slowness: Slowness | None = None
-        """the cause in all of the last windows"""
-        self.exchanged: ExchangeFigures | None = None
-        """the sums of the last 10 to 20 s"""
-
-    def add(
-        self,
-        now: float,
-        figures: Sequence[WorkerFigures],
-        exchanged: ExchangeFigures | None = None,
-    ) -> list[WorkerFigures]:
-        """Take the figures at a time (seconds of a clock); the sums of the last 10 to 20 s."""
-        if not self._marks or now - self._marks[-1][0] >= SECONDS:
-            self._marks.append((now, figures, exchanged))
-            self.slowness = self._cause_of_all()
-        _, earlier, exchanged_earlier = self._marks[max(len(self._marks) - 2, 0)]
-        self.exchanged = None if exchanged is None else exchanged.since(exchanged_earlier)
-        return since(figures, earlier)
-
-    def _cause_of_all(self) -> Slowness | None:
-        if len(self._marks) <= WINDOWS:
-            return None
-        slow = _why_slow(self._marks[0], self._marks[-1])
-        for earlier, later in pairwise(self._marks):
-            of_window = _why_slow(earlier, later)
-            if slow is None or of_window is None:
-                return None
-            if (of_window.cause, of_window.workers) != (slow.cause, slow.workers):
-                return None
-        return slow
-
-
-def _why_slow(earlier: Mark, later: Mark) -> Slowness | None:
-    _, figures, exchanged = later
-    owners = [] if exchanged is None else exchanged.since(earlier[2]).owners()
-    return why_slow(since(figures, earlier[1]), owners)
+    @property
+    def workers(self) -> list[WorkerFigures]:
+        """Those of the workers, by rank."""
+        return [process for process in self.processes if process.role == "worker"]
 
 
 class WorkerWatch:
-    """Follows the figures of each worker; with one worker there is nothing to show."""
+    """Follows the figures of each worker; with one process there is nothing to show."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._windows = Windows()
-        self._of_pass = self._of_line = workers.worker_figures()
-        self._exchanged_of_pass = self._exchanged_of_line = workers.exchanged()
+        self._of_pass = self._of_line = self._sums()
+        self._marks: deque[tuple[float, Sums]] = deque(maxlen=2)
         self.scalars: dict[str, float] = {}
         """of the last line of log.jsonl, for TensorBoard"""
         self.pass_record: dict[str, Any] = {}
         """what the line of a pass in log.jsonl has, in `timing`"""
-        self.hottest: list[HotRow] = []
-        """of the pass whose record that is"""
-        self._said: set[tuple[object, ...]] = set()
+
+    def _sums(self) -> Sums | None:
+        exchanged = self._workers.exchanged()
+        return None if exchanged is None else Sums(self._workers.worker_figures(), exchanged)
 
     def start_pass(self) -> None:
         """From now on `of_pass` has the sums of another pass."""
-        self._of_pass = figures = self._workers.worker_figures()
-        self._exchanged_of_pass = exchanged = self._workers.exchanged()
-        self._windows.add(time.monotonic(), figures, exchanged)
+        self._of_pass = self._sums()
 
-    def now(self) -> Parts | None:
-        """The last seconds for a display; says once why training is slow."""
-        if not (figures := self._workers.worker_figures()):
-            return None
-        recent = self._windows.add(time.monotonic(), figures, self._workers.exchanged())
-        slow = self._windows.slowness
-        if slow is not None and (slow.cause, slow.workers) not in self._said:
-            self._said.add((slow.cause, slow.workers))
-            say(f"slow: {slow.text}")
-        return parts(recent, "" if slow is None else slow.text, self._windows.exchanged)
+    def now(self) -> str:
+        """A line about the last 10 to 20 s; empty with one process."""
+        if (sums := self._sums()) is None:
+            return ""
+        now = time.monotonic()
+        if not self._marks or now - self._marks[-1][0] >= SECONDS:
+            self._marks.append((now, sums))
+        return line_of(sums.since(self._marks[0][1]))
 
-    def of_pass(self) -> Parts | None:
-        """The whole pass, when its last step is done, for a display; sets `pass_record`."""
-        self.hottest = hottest = self._workers.hottest_rows()
-        figures, exchanged = self._workers.worker_figures(), self._workers.exchanged()
-        if exchanged is None:
-            return None
-        exchanged = exchanged.since(self._exchanged_of_pass)
-        self.pass_record = {
-            "exchange": documents.plain(exchanged.whole()),
-            "hottest": documents.plain(hottest),
-        }
-        shown = parts(since(figures, self._of_pass), "", exchanged)
-        return replace(shown, notes=(*shown.notes, *exchange_lines.hottest(hottest)))
+    def of_pass(self) -> str:
+        """A line about the whole pass, when its last step is done; sets `pass_record`."""
+        sums = self._sums()
+        if sums is None or self._of_pass is None:
+            return ""
+        of_pass = sums.since(self._of_pass)
+        self.pass_record = {"exchange": documents.plain(of_pass.exchanged.report())}
+        return line_of(of_pass)
 
     def since_line(self) -> dict[str, Any]:
         """What a line of log.jsonl has of each worker, in `timing`, since the line before."""
-        figures, exchanged = self._workers.worker_figures(), self._workers.exchanged()
-        if exchanged is None:
+        sums = self._sums()
+        if sums is None or self._of_line is None:
             return {}
-        self._windows.add(time.monotonic(), figures, exchanged)
-        since_line = since(figures, self._of_line)
-        exchanged_since = exchanged.since(self._exchanged_of_line)
-        self._of_line, self._exchanged_of_line = figures, exchanged
-        self.scalars = exchange_lines.scalars(since_line, exchanged_since)
-        slow = self._windows.slowness
+        since_line, self._of_line = sums.since(self._of_line), sums
+        self.scalars = scalars_of(since_line)
         return {
-            "workers": [asdict(worker.rounded()) for worker in since_line],
-            "exchange": exchanged_since.in_step(),
-            **({} if slow is None else {"slow": slow.text}),
+            "workers": [asdict(process.rounded()) for process in since_line.processes],
+            "exchange": documents.plain(since_line.exchanged.report()),
         }
 
 
-def parts(
-    figures: Sequence[WorkerFigures], remark: str, exchanged: ExchangeFigures | None = None
-) -> Parts:
-    """The figures of all workers, by rank, as a display shows them."""
-    workers = [worker for worker in figures if worker.role == "worker"]
-    rows = [
-        (
-            str(rank) if rank < len(workers) else f"server {rank - len(workers)}",
-            f"{worker.rows:,}",
-            size(worker.bytes),
-            f"{worker.bytes_per_second / 1e6:.1f} MB/s",
-            *(_share(worker, seconds) for seconds in _waits(worker)),
-        )
-        for rank, worker in enumerate(figures)
+def line_of(sums: Sums) -> str:
+    """The shares of each worker's time, and which of them the others waited for most."""
+    workers = sums.workers
+    shares = {
+        "data": [worker.input_wait_seconds for worker in workers],
+        "compute": [worker.compute_seconds for worker in workers],
+        "peers": [worker.worker_wait_seconds + worker.idle_seconds for worker in workers],
+        "network": [worker.exchange_seconds for worker in workers],
+    }
+    parts = [
+        f"{name} {_listed([w.share(s) for w, s in zip(workers, seconds, strict=True)])}"
+        for name, seconds in shares.items()
     ]
-    shown = rows[:MOST_ROWS]
-    if len(rows) > len(shown):
-        shown.append((f"and {len(rows) - len(shown)} more", *[""] * (len(HEADINGS) - 1)))
-    notes = () if exchanged is None else exchange_lines.notes(workers, exchanged)
-    line = _line(workers, figures[len(workers) :])
-    return Parts(HEADINGS, shown, line, remark, notes)
+    awaited, seconds = sums.exchanged.awaited, sum(worker.seconds for worker in workers)
+    if seconds and awaited.max() >= LEAST_WAIT * seconds:
+        parts.append(f"waited for worker {awaited.argmax()}")
+    return f"workers: {', '.join(parts)}"
 
 
-def _share(worker: WorkerFigures, seconds: float) -> str:
-    return f"{worker.share(seconds):.0%}" if worker.role == "worker" else ""
+def _listed(shares: Sequence[float]) -> str:
+    """A share for each, or of many the least and the most."""
+    if len(shares) > MOST_LISTED:
+        return f"{min(shares):.0%} to {max(shares):.0%}"
+    return " | ".join(f"{share:.0%}" for share in shares)
 
 
-def _waits(worker: WorkerFigures) -> tuple[float, float, float]:
-    for_others = worker.worker_wait_seconds + worker.idle_seconds
-    return worker.input_wait_seconds, for_others, worker.exchange_seconds
+def scalars_of(sums: Sums) -> dict[str, float]:
+    """Numbers of each worker and server by tags such as `cluster_exchange_share/worker_0`."""
+    of_workers = {**_by_process(sums.workers), "awaited_seconds": sums.exchanged.awaited.tolist()}
+    if stale := sums.exchanged.staleness():
+        of_workers |= {
+            "staleness_mean": [worker.mean for worker in stale],
+            "staleness_max": [worker.max for worker in stale],
+            "ahead": [worker.ahead for worker in stale],
+        }
+    servers = [process for process in sums.processes if process.role == "server"]
+    return {**_tagged(of_workers, "worker"), **_tagged(_by_process(servers), "server")}
 
 
-def _line(figures: Sequence[WorkerFigures], servers: Sequence[WorkerFigures]) -> str:
-    """All of it in one line: a value for each worker, or of many the least and the most."""
-    shares = [[worker.share(seconds) for seconds in _waits(worker)] for worker in figures]
-    for_data, for_others, exchanging = zip(*shares, strict=True)
-    of_servers = [] if not servers else [
-        f"servers: rows {listed([server.rows for server in servers], ',')}",
-        f"network {listed([s.bytes_per_second / 1e6 for s in servers], '.1f')} MB/s",
-    ]  # fmt: skip
-    of_workers = [] if servers else [f"rows {listed([worker.rows for worker in figures], ',')}"]
-    return "  workers: " + ", ".join(
-        (
-            *of_workers,
-            f"network {listed([w.bytes_per_second / 1e6 for w in figures], '.1f')} MB/s",
-            f"waited for data {listed(for_data, '.0%')}",
-            f"for others {listed(for_others, '.0%')}",
-            f"exchanging {listed(exchanging, '.0%')}",
-            *of_servers,
-        )
-    )
+def _by_process(figures: Sequence[WorkerFigures]) -> dict[str, Sequence[float]]:
+    return {
+        "compute_share": [process.share(process.compute_seconds) for process in figures],
+        "input_wait_share": [process.share(process.input_wait_seconds) for process in figures],
+        "worker_wait_share": [process.share(process.worker_wait_seconds) for process in figures],
+        "exchange_share": [process.share(process.exchange_seconds) for process in figures],
+        "idle_share": [process.share(process.idle_seconds) for process in figures],
+        "bytes_per_second": [process.bytes_per_second for process in figures],
+    }
+
+
+def _tagged(figures: dict[str, Sequence[float]], kind: str) -> dict[str, float]:
+    return {
+        f"cluster_{name}/{kind}_{number}": value
+        for name, values in figures.items()
+        for number, value in enumerate(values)
+    }

@@ -35,7 +35,7 @@ from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
-from tnctl.training.exchange_figures import ExchangeFigures, HotRow
+from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
@@ -111,13 +111,7 @@ class Workers(Protocol):
         """What each of several processes owns and did, by rank; empty with one process."""
 
     def exchanged(self) -> ExchangeFigures | None:
-        """What several processes exchanged, and for whom they waited; None with one process."""
-
-    def hottest_rows(self) -> list[HotRow]:
-        """The rows that most batches of a pass ask for; empty with one process.
-
-        Of the pass that is under way, which pauses, or as they were listed last.
-        """
+        """For which of several processes the others waited; None with one process."""
 
     def shortage(self) -> str | None:
         """What is wrong when the tables of a process may not have room to grow, else None."""
@@ -281,9 +275,6 @@ class LocalWorkers:
 
     def exchanged(self) -> None:
         return None
-
-    def hottest_rows(self) -> list[HotRow]:
-        return []
 
     def shortage(self) -> str | None:
         return self._memory.shortage(self.model)

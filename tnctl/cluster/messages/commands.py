@@ -10,7 +10,6 @@ from typing import Any, Literal, Union, cast
 from tnctl import documents
 from tnctl.checkpoint.parts import GroupPart, PartRequest
 from tnctl.cluster.messages.export_commands import ExportCommand
-from tnctl.cluster.messages.hot_key_commands import ListHotKeys
 from tnctl.cluster.messages.reading_commands import Predict, SendPredictions
 from tnctl.cluster.messages.server_commands import Drain, MakeDense, SetDense
 from tnctl.cluster.messages.table_commands import SetCounting, SetDays
@@ -247,7 +246,7 @@ Command = Union[  # noqa: UP007 - a union of many lines
     Vocabulary, Build, StartWarm, Load, Start, TakeUnits, StartPass, Train, EndPass, Evaluate,
     SendScores, FindKeys, SumNorms, SetDays, SetCounting, EndPeriod, CountRows, DenseStates,
     MeasurePart, StagePart, FinishPart, CommitPart, AbandonPart, SeeOutput, Stop, LeaseUnit,
-    Shortage, End, Predict, SendPredictions, ListHotKeys, MakeDense, SetDense, Drain, ExportCommand,
+    Shortage, End, Predict, SendPredictions, MakeDense, SetDense, Drain, ExportCommand,
 ]  # fmt: skip
 KINDS: dict[str, Any] = {
     kind.__dataclass_fields__["command"].default: kind for kind in cast(Any, Command).__args__

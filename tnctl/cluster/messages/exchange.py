@@ -28,7 +28,7 @@ from tnctl.cluster.messages.arrays import (
     unpack_entries,
     unpack_fixed,
 )
-from tnctl.cluster.messages.work import BY_OWNER, REPORTED, Work
+from tnctl.cluster.messages.work import REPORTED, Work
 from tnctl.cluster.transport.frames import Body, FrameError
 from tnctl.errors import Failure
 
@@ -63,8 +63,7 @@ class Shape:
 
     `dense` is the number of floats in the owner's slice of the dense weights. `figures`: the owner
     receives loss, logits, labels, `statistics` floats of batch norms, and reports of what workers
-    did (owner 0 does), also for each of `owners`. `halves`: rows that are pulled and gradients
-    travel as bfloat16.
+    did (owner 0 does). `halves`: rows that are pulled and gradients travel as bfloat16.
     """
 
     tables: tuple[TableShape, ...]
@@ -72,12 +71,11 @@ class Shape:
     figures: bool = False
     statistics: int = 0
     halves: bool = False
-    owners: int = 0
 
     @property
     def reported(self) -> int:
         """The floats of a report (work.py)."""
-        return (REPORTED + BY_OWNER * self.owners) * self.figures
+        return REPORTED * self.figures
 
     @property
     def kind(self) -> str:
@@ -146,7 +144,7 @@ class Exchange:
     `rate_factor` multiplies the learning rates with which the push is applied; `pause`: no keys
     are looked at for now. Rank 0 decides both, for all. `rows` of the batch of `step` are 0 where
     a worker has no batch; `has_next`: it has another batch after it. `work` float64 (work.py) is
-    empty but for owner 0. `drain` (async_owner.py, hybrid_owner.py): no more batches are to be
+    empty but for owner 0. `drain` (async_owner.py): no more batches are to be
     pulled before the pause that follows.
     """
 

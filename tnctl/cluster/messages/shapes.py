@@ -85,7 +85,6 @@ def shapes(
             figures=number == 0,
             statistics=statistics if number == 0 else 0,
             halves=halves,
-            owners=len(starts) - 1,
         )
         for number, (first, last) in enumerate(itertools.pairwise(starts))
     ]

@@ -1,9 +1,7 @@
 """What a worker did between two of its exchanges, as it reports it with the second, and the sums.
 
-The report is float64 [9 + 4 owners]: seconds of the main thread, seconds of the owner's thread,
-bytes, how often the worker was left out of a step, and seconds in which exchanges were on the way;
-then, each by owner, the keys asked for, the bytes of messages to it and from it, and the seconds
-waited for it (owner_traffic.py).
+The report is float64 [9]: seconds of the main thread, seconds of the owner's thread, bytes, how
+often the worker was left out of a step, and seconds in which exchanges were on the way.
 """
 
 import time
@@ -19,8 +17,6 @@ from tnctl.training.worker_figures import WorkerFigures
 
 COMPUTING, READING, WAITING, IDLE, OWNING, SENT, RECEIVED, LEFT_OUT, NETWORK = range(9)
 REPORTED = 9
-KEYS, TO_OWNER, FROM_OWNER, FOR_OWNER = range(4)
-BY_OWNER = 4
 BINS = 1024  # of staleness; the last one has all that is larger
 MOST = 2.0**53  # up to it a float64 has every whole number
 Work = NDArray[np.float64]
@@ -66,15 +62,11 @@ class Laps:
         self._seconds = [0.0] * (IDLE + 1)
         self._at = clock()
 
-    def lap(self, kind: int) -> float:
-        """The time since the last lap was spent on a kind: COMPUTING, READING, WAITING or IDLE.
-
-        Returns the time by the clock.
-        """
+    def lap(self, kind: int) -> None:
+        """The time since the last lap was spent on a kind: COMPUTING, READING, WAITING or IDLE."""
         now = self._clock()
         self._seconds[kind] += now - self._at
         self._at = now
-        return now
 
     def restart(self) -> None:
         """The time since the last lap, in which training paused, counts for nothing."""
@@ -89,12 +81,10 @@ class Laps:
 class WorkSums:
     """The sums of what all workers have reported, and of what owner 0 knows beside that."""
 
-    def __init__(self, workers: int, owners: int = 0, *, reads_ahead: bool = False) -> None:
-        self._owners = owners
+    def __init__(self, workers: int, *, reads_ahead: bool = False) -> None:
         self._sums = np.zeros((workers, REPORTED))
-        self._by_owner = np.zeros((workers, BY_OWNER, owners))
         self._exchanging = np.zeros(workers)
-        self._worker_waits = np.zeros((workers, workers))
+        self._awaited = np.zeros(workers)
         self._stale = np.zeros((workers, BINS * reads_ahead), np.int64)
         self._ahead = np.zeros_like(self._stale)
 
@@ -102,25 +92,18 @@ class WorkSums:
         """Take the reports of a step, by rank; `waited_for` was last in the step before.
 
         All exchanges are answered when the last one is there. So the shortest wait is what
-        answering takes, and what others waited beyond it, they waited for workers. Their waits for
-        owners are what remains: before the first answer all owners are waited for alike.
+        answering takes, and what others waited beyond it, they waited for workers.
         """
         reported = np.stack(reports)
-        self._sums += reported[:, :REPORTED]
+        self._sums += reported
         waiting = reported[:, WAITING]
         # A worker that was left out of the step has reported nothing.
         shortest = (waiting + reported[:, IDLE])[reported.any(axis=1)].min(initial=np.inf)
         exchanging = np.minimum(waiting, shortest)
         self._exchanging += exchanging
-        for_workers = waiting - exchanging
-        if self._owners:
-            by_owner = reported[:, REPORTED:].reshape(len(reports), BY_OWNER, self._owners).copy()
-            by_owner[:, FOR_OWNER] -= for_workers[:, np.newaxis] / self._owners
-            np.maximum(by_owner, 0.0, out=by_owner)
-            self._by_owner += by_owner
         if waited_for is not None:
-            for_workers[waited_for] = 0.0
-            self._worker_waits[:, waited_for] += for_workers
+            for_workers = waiting - exchanging
+            self._awaited[waited_for] += for_workers.sum() - for_workers[waited_for]
 
     def add_one(self, report: AsyncReport) -> None:
         """Take the report of a worker in asynchronous training.
@@ -128,16 +111,11 @@ class WorkSums:
         It waits for answers, unless an owner has held it until another worker came nearer.
         """
         rank, waiting = report.rank, report.work[WAITING]
-        self._sums[rank] += report.work[:REPORTED]
-        if self._owners:
-            by_owner = report.work[REPORTED:].reshape(BY_OWNER, self._owners).copy()
-            if report.waited_for is not None:
-                by_owner[FOR_OWNER] = 0.0
-            self._by_owner[rank] += by_owner
+        self._sums[rank] += report.work
         if report.waited_for is None:
             self._exchanging[rank] += waiting
         else:
-            self._worker_waits[rank, report.waited_for] += waiting
+            self._awaited[report.waited_for] += waiting
 
     def add_batch(self, batch: PushedBatch) -> None:
         """Count a batch by how stale its rows were, and by how far its worker was ahead."""
@@ -145,17 +123,8 @@ class WorkSums:
         self._ahead[batch.rank, min(batch.ahead, BINS - 1)] += 1
 
     def exchanged(self) -> ExchangeFigures:
-        """A copy of the sums by owner, and of the waits of workers for each other."""
-        keys, sent, received, waits = self._by_owner.swapaxes(0, 1)
-        return ExchangeFigures(
-            keys.astype(np.int64),
-            sent.astype(np.int64),
-            received.astype(np.int64),
-            waits.copy(),
-            self._worker_waits.copy(),
-            self._stale.copy(),
-            self._ahead.copy(),
-        )
+        """A copy of what was waited for each worker, and of how stale pulls were."""
+        return ExchangeFigures(self._awaited.copy(), self._stale.copy(), self._ahead.copy())
 
     def figures(self, held: Sequence[tuple[int, int]]) -> list[WorkerFigures]:
         """The sums of each worker, with the rows and bytes that it owns."""

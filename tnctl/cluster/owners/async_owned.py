@@ -27,29 +27,7 @@ class PushFigures:
     labels: NDArray[np.float32]
 
 
-class RowsOnArrival(OwnedPart):
-    """Rows to which the push of one worker is applied at a time."""
-
-    def _add_sums(self, keys: Sequence[Keys], push: Push) -> None:
-        """Add up the gradients of a push. Raises NotFiniteError."""
-        for number, (table, workspace) in enumerate(
-            zip(self._model.tables, self._pulls, strict=True)
-        ):
-            table.set_step(self.steps + 1)
-            if self._trained[number]:
-                workspace.find_again(RankKeys(keys[number].ids, keys[number].groups))
-                workspace.push_sums(0, push.tables[number].sums)
-
-    def _apply_sums(self, push: Push) -> None:
-        """Apply what was added up, and the shows and clicks of the push."""
-        for number, workspace in enumerate(self._pulls):
-            if self._trained[number]:
-                if (counts := push.tables[number].counts) is not None:
-                    workspace.push_shows(0, counts)
-                workspace.apply()
-
-
-class AsyncOwnedPart(RowsOnArrival):
+class AsyncOwnedPart(OwnedPart):
     """The part of a model that one worker owns, which changes while the worker computes.
 
     The thread that owns applies pushes while TensorFlow computes with the model's dense weights. So
@@ -101,6 +79,24 @@ class AsyncOwnedPart(RowsOnArrival):
         self._pushed += 1
         if self._pushed == self._workers:
             self.end_step()
+
+    def _add_sums(self, keys: Sequence[Keys], push: Push) -> None:
+        """Add up the gradients of a push. Raises NotFiniteError."""
+        for number, (table, workspace) in enumerate(
+            zip(self._model.tables, self._pulls, strict=True)
+        ):
+            table.set_step(self.steps + 1)
+            if self._trained[number]:
+                workspace.find_again(RankKeys(keys[number].ids, keys[number].groups))
+                workspace.push_sums(0, push.tables[number].sums)
+
+    def _apply_sums(self, push: Push) -> None:
+        """Apply what was added up, and the shows and clicks of the push."""
+        for number, workspace in enumerate(self._pulls):
+            if self._trained[number]:
+                if (counts := push.tables[number].counts) is not None:
+                    workspace.push_shows(0, counts)
+                workspace.apply()
 
     def pause(self) -> None:
         """Count a step that was begun as a whole one, and give the model the dense slice."""

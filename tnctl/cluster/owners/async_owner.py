@@ -132,8 +132,6 @@ class AsyncOwner(Generic[Handle]):
     totals: Totals = no_totals
     work: "SimpleQueue[AsyncReport]" = field(default_factory=SimpleQueue)
     """owner 0: a report for each exchange; another thread takes them"""
-    counts_batches: bool = False
-    """whether it is owner 0, which counts how stale rows are"""
     batches: "SimpleQueue[PushedBatch]" = field(default_factory=SimpleQueue)
     """owner 0: each batch whose push has arrived; another thread takes them"""
     is_paused: bool = True
@@ -238,7 +236,7 @@ class AsyncOwner(Generic[Handle]):
             pull = worker.open[0]
             self.parameters.push_one(pull.exchange.keys, exchange.push, self._rate)
             worker.open.popleft()
-            if self.counts_batches:
+            if self.shape.figures:
                 stale = self._applied - pull.applied
                 self.batches.put(PushedBatch(pull.rank, stale, pull.ahead))
             worker.pushed += 1
@@ -269,7 +267,7 @@ class AsyncOwner(Generic[Handle]):
         self._held = held
         for pull in released:
             pull.is_held, pull.applied = False, self._applied
-            if self.counts_batches and (slowest := self.slowest) < pull.number:
+            if self.shape.figures and (slowest := self.slowest) < pull.number:
                 pull.ahead = pull.number - 1 - int(slowest)
             if pull.rank != rank:
                 self._workers[pull.rank].waited_for = rank

@@ -11,7 +11,6 @@ from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import Keys, Push
 from tnctl.cluster.messages.replies import Owned, Read, ReadReply, Reply
 from tnctl.cluster.messages.shapes import first_floats
-from tnctl.cluster.owners.hot_keys import HotKeys
 from tnctl.model.parameter_tables import (
     MovingStatistics,
     ParameterTables,
@@ -42,8 +41,6 @@ class OwnedPart:
         """`steps` were trained before. `moving` are all moving statistics."""
         self.steps = steps
         self.sums: PassSums | None = None
-        self.hot_keys = HotKeys(rank)
-        """of the batches of the pass"""
         self._model = model
         number = Membership(workers, servers).owners.index(rank)
         self._first, self._last = first_floats(model, workers, servers)[number : number + 2]
@@ -104,8 +101,6 @@ class OwnedPart:
 
     def pull(self, keys: Sequence[Sequence[Keys]], replies: Sequence[Reply]) -> None:
         """Find the keys of all workers in rank order, inserting, and fill the reply of each."""
-        for of_rank in keys:
-            self.hot_keys.add(of_rank)
         for number, (table, workspace) in enumerate(
             zip(self._model.tables, self._pulls, strict=True)
         ):

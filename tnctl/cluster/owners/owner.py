@@ -143,11 +143,6 @@ class Owner:
     _late_work: dict[int, Work] = field(default_factory=dict)
 
     @property
-    def pulled(self) -> frozenset[int]:
-        """The workers with a batch that is pulled and not pushed."""
-        return frozenset(rank for rank, exchange in self._pulled.items() if exchange.rows)
-
-    @property
     def is_open(self) -> bool:
         """Whether rows were pulled whose gradients have not arrived."""
         return bool(self._pulled)
@@ -211,8 +206,8 @@ class Owner:
             raise FrameError("an exchange pauses the training, which rank 0 decides")
         if exchange.pause and exchange.rows:
             raise FrameError(f"an exchange pauses and pulls {exchange.rows:,} rows")
-        if exchange.drain and rank != 0:
-            raise FrameError("an exchange drains the training, which rank 0 decides")
+        if exchange.drain:
+            raise FrameError("an exchange drains the training, which is for cluster.mode=async")
 
     # ---- Who takes part --------------------------------------------------------
 
@@ -336,7 +331,7 @@ class Owner:
         lead = exchanges[0]
         rows = 0 if lead.pause else sum(exchange.rows for exchange in exchanges)
         any_next = any(exchange.has_next for exchange in exchanges) or bool(self._absent)
-        any_next = any_next and not (lead.pause or lead.drain)
+        any_next = any_next and not lead.pause
         answers: Answers = []
         replies = []
         owned = self.parameters.owned()

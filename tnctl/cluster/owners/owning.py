@@ -10,8 +10,6 @@ from tnctl.cluster.messages.shapes import shapes
 from tnctl.cluster.node import AnyOwner, Node, Respond
 from tnctl.cluster.owners.async_owned import AsyncOwnedPart
 from tnctl.cluster.owners.async_owner import AsyncOwner
-from tnctl.cluster.owners.hybrid_owned import DensePart, RowPart
-from tnctl.cluster.owners.hybrid_owner import HybridOwner
 from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.owners.owner import Owner
 from tnctl.errors import refuse_if
@@ -63,58 +61,25 @@ def sync_owner(
     return owned, owner
 
 
-def warmup_steps(cluster: Cluster, node: Node) -> int:
-    """The first steps, in which no batch reads rows that are out of date."""
-    return -(-cluster.warmup_batches // node.workers)
-
-
 def async_owner(
     cluster: Cluster, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
 ) -> tuple[AsyncOwnedPart, AsyncOwner[Respond]]:
     """The same in the mode `async`."""
     number = node.membership.owners.index(node.rank)
     owned = AsyncOwnedPart(model, node.rank, node.workers, steps, moving, node.servers)
-    shape = shapes(model, node.workers, moving, node.servers)[number]
     owner: AsyncOwner[Respond] = AsyncOwner(
-        shape,
+        shapes(model, node.workers, moving, node.servers)[number],
         node.workers,
         owned,
         cluster.staleness,
-        warmup_steps(cluster, node),
+        warmup_steps=-(-cluster.warmup_batches // node.workers),
         totals=node.totals,
-        counts_batches=shape.figures,
     )
     return owned, owner
 
 
-def hybrid_owner(
-    cluster: Cluster, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
-) -> tuple[DensePart, RowPart, HybridOwner[Respond]]:
-    """The same in the mode `hybrid`."""
-    number = node.membership.owners.index(node.rank)
-    dense = DensePart(model, node.rank, node.workers, steps, moving, node.servers)
-    rows = RowPart(model, node.rank, node.workers, steps, moving, node.servers)
-    owner: HybridOwner[Respond] = HybridOwner(
-        shapes(model, node.workers, moving, node.servers)[number],
-        node.workers,
-        dense,
-        rows,
-        node.rank,
-        cluster.staleness,
-        warmup_steps(cluster, node),
-        owners=len(node.membership.owners),
-        totals=node.totals,
-    )
-    return dense, rows, owner
-
-
-def owned_by_server(
-    conf: Conf, model: ParameterTables, node: Node, steps: int
-) -> tuple[OwnedPart, AnyOwner]:
-    """The part of a dedicated server whose rows are asked for, and what answers, in any mode."""
-    if conf.cluster.mode == "hybrid":
-        _, rows, owner = hybrid_owner(conf.cluster, model, node, steps, [])
-        return rows, owner
+def owner_of_server(conf: Conf, model: ParameterTables, node: Node, steps: int) -> AnyOwner:
+    """What answers for the part that a dedicated server owns, in the mode of the conf."""
     if conf.cluster.mode == "async":
-        return async_owner(conf.cluster, model, node, steps, [])
-    return sync_owner(conf, model, node, steps, [])
+        return async_owner(conf.cluster, model, node, steps, [])[1]
+    return sync_owner(conf, model, node, steps, [])[1]

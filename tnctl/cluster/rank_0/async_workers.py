@@ -87,10 +87,12 @@ class AsyncClusterWorkers(ClusterWorkers):
         for _ in range(share.owned.figures.qsize()):
             figures = share.owned.figures.get()
             self._sums.add(figures.loss, figures.logits, figures.labels)
-        assert share.async_owner is not None  # of rank 0
-        for _ in range(share.async_owner.work.qsize()):
-            self._work.add_one(share.async_owner.work.get())
-        self._add_batches(share.async_owner.batches)
+        owner = share.async_owner
+        assert owner is not None  # of rank 0
+        for _ in range(owner.work.qsize()):
+            self._work.add_one(owner.work.get())
+        for _ in range(owner.batches.qsize()):
+            self._work.add_batch(owner.batches.get())
 
     def pause(self) -> None:
         """Let all workers push what they have pulled, and wait for commands."""

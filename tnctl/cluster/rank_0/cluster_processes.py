@@ -8,7 +8,6 @@ from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.async_workers import AsyncClusterWorkers
 from tnctl.cluster.rank_0.building_together import build_together, fill_together, load_together
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
-from tnctl.cluster.rank_0.hybrid_workers import HybridClusterWorkers
 from tnctl.cluster.rank_0.reading_together import ClusterReaders
 from tnctl.data.statistics import Statistics
 from tnctl.model.building import Model
@@ -66,12 +65,8 @@ class ClusterProcesses:
         # The system may send a signal to the supervisor, which passes it on, and to each worker.
         signals.seconds_apart = SECONDS_OF_A_SIGNAL
         self.signals = signals
-        kinds: dict[str, type[ClusterWorkers]] = {
-            "sync": ClusterWorkers,
-            "async": AsyncClusterWorkers,
-            "hybrid": HybridClusterWorkers,
-        }
-        return kinds[conf.cluster.mode](conf, model, steps, signals, self._node)
+        kind = AsyncClusterWorkers if conf.cluster.mode == "async" else ClusterWorkers
+        return kind(conf, model, steps, signals, self._node)
 
     def _check_output(self, output: str) -> None:
         if not self._output_is_seen:

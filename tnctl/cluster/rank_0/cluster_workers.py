@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.messages.work import PushedBatch, WorkSums, figures_of_servers
+from tnctl.cluster.messages.work import WorkSums, figures_of_servers
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.rank_0 import key_lookup
 from tnctl.cluster.rank_0.building_together import load_together, start_together
 from tnctl.cluster.rank_0.cluster_counts import counts_by_worker, together
 from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
-from tnctl.cluster.rank_0.hottest_rows import hottest_rows
 from tnctl.cluster.rank_0.scoring_together import score_together, send_units
 from tnctl.cluster.transport.frames import Body
+from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.command_loop import set_counting, set_days
-from tnctl.cluster.workers.modes import new_share
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.unit_records import Progress, Remainder
@@ -39,7 +38,7 @@ from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
-from tnctl.training.exchange_figures import ExchangeFigures, HotRow
+from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
@@ -110,12 +109,9 @@ class ClusterWorkers:
         self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
-        self._hottest: list[HotRow] = []  # as they were listed last
         self._warning = ""  # the last one about workers without data
         self._owners = ClusterOwners(conf, node)
-        self._work = WorkSums(
-            node.workers, len(node.membership.owners), reads_ahead=conf.cluster.mode != "sync"
-        )
+        self._work = WorkSums(node.workers, reads_ahead=conf.cluster.mode == "async")
         self._totals = [(0.0, 0.0, 0.0)] * node.servers
         self._memory = MemoryWatch(model, node.on_machine)
         self._shortages: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
@@ -176,17 +172,7 @@ class ClusterWorkers:
         return workers + figures_of_servers(servers, self._totals, workers[0].seconds)
 
     def exchanged(self) -> ExchangeFigures | None:
-        membership = self._node.membership
-        if membership.size == 1:
-            return None
-        exchanged = self._work.exchanged()
-        return exchanged.without_owner(0) if membership.servers else exchanged
-
-    def hottest_rows(self) -> list[HotRow]:
-        if self._batches is not None and self._node.membership.size > 1:
-            self.pause()
-            self._hottest = hottest_rows(self._node, self.model, self.share.hot_keys)
-        return self._hottest
+        return None if self._node.membership.size == 1 else self._work.exchanged()
 
     def shortage(self) -> str | None:
         if not self._shortages.empty():
@@ -256,11 +242,6 @@ class ClusterWorkers:
     def _add_work(self) -> None:
         """Take what the workers reported with the exchanges that were answered last."""
         self._work.add(self.share.owner.work, self.share.owner.waited_for)
-
-    def _add_batches(self, batches: "SimpleQueue[PushedBatch]") -> None:
-        """Take what owner 0 knows of the batches that were pushed since."""
-        for _ in range(batches.qsize()):
-            self._work.add_batch(batches.get())
 
     def _take(self, trained: Sequence[commands.Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""

@@ -40,12 +40,11 @@ class Kind(IntEnum):
     GOODBYE = 10  # no body: the sender ends, and its silence is no fault
     SQUARES = 11  # a request of an owner to another one
     PARTICIPANTS = 12  # a request of owner 0 to the other owners
-    DENSE = 13  # a request: the exchange of the dense weights, of cluster.mode=hybrid
 
 
 NOTICES = frozenset({Kind.SQUARES, Kind.PARTICIPANTS})
 """requests between owners, whose replies are empty"""
-REQUESTS = frozenset({Kind.EXCHANGE, Kind.DENSE, Kind.READ, Kind.COMMAND}) | NOTICES
+REQUESTS = frozenset({Kind.EXCHANGE, Kind.READ, Kind.COMMAND}) | NOTICES
 NUMBERED = REQUESTS | {Kind.REPLY, Kind.RESEND}
 
 MOST_HELD = 2**32 - 1  # microseconds
@@ -64,7 +63,6 @@ BODY_LIMITS = {
     Kind.GOODBYE: 0,
     Kind.SQUARES: 1 << 26,
     Kind.PARTICIPANTS: _SMALL,
-    Kind.DENSE: _LARGE,
 }
 """bytes that the body of each kind may have"""
 LARGEST_FRAME = HEADER_BYTES + max(BODY_LIMITS.values())

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from tnctl.cluster.messages.replies import Reply
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING
 from tnctl.cluster.owners.async_owner import MOST_OPEN
-from tnctl.cluster.workers.owner_traffic import SentExchange
-from tnctl.cluster.workers.remote import Peers, RemoteParameters
+from tnctl.cluster.workers.remote import Peers, RemoteParameters, SentExchange
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model.buffers import Buffers
@@ -67,10 +66,11 @@ class AsyncParameters(RemoteParameters):
     def pull(self, batch: Batch, buffers: Buffers) -> None:
         """Read the rows of the batch that was requested first into the buffers."""
         requested = self._requested.popleft()
-        started = self.laps.lap(COMPUTING)
+        self.laps.lap(COMPUTING)
         if self.is_interrupted is not None:
             self._wait(requested.sent, self.is_interrupted)
-        replies = self._replies(requested.sent, WAITING, started)
+            self.laps.lap(WAITING)
+        replies = self._replies(requested.sent, WAITING)
         self._use(requested.workspaces)
         self._counts = requested.counts
         self._take(replies)

@@ -6,16 +6,18 @@ from queue import SimpleQueue
 
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.work import COMPUTING, READING
-from tnctl.cluster.node import Respond
+from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.owners.async_owned import AsyncOwnedPart
 from tnctl.cluster.owners.async_owner import MOST_OPEN, AsyncOwner
 from tnctl.cluster.owners.owning import async_owner
 from tnctl.cluster.workers.async_remote import AsyncParameters
 from tnctl.cluster.workers.leases import leased_from
-from tnctl.cluster.workers.share import Share
+from tnctl.cluster.workers.share import NextOf, Share
 from tnctl.data.batches import Batch
 from tnctl.data.unit_records import Progress, Remainder
+from tnctl.model.building import Model
 from tnctl.model.parameters import moving_statistics
+from tnctl.schema import Conf
 
 SECONDS_BETWEEN_LOOKS = 0.1  # whether training drains, while there is no batch
 
@@ -124,3 +126,9 @@ class AsyncShare(Share):
             if self.train(1.0):  # owners take rank 0's factor
                 yield
         self.finish()
+
+
+def new_share(conf: Conf, model: Model, node: Node, steps: int, next_of: NextOf) -> Share:
+    """What a worker does of the training, in the mode of the conf: the arguments of `Share`."""
+    kind = AsyncShare if conf.cluster.mode == "async" else Share
+    return kind(conf, model, node, steps, next_of)

@@ -12,9 +12,7 @@ import numpy as np
 
 from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
 from tnctl.cluster.messages import commands
-from tnctl.cluster.messages.hot_key_commands import ListHotKeys
 from tnctl.cluster.node import Node, Respond
-from tnctl.cluster.owners.hot_keys import HotKeys
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.errors import Failure
 from tnctl.evaluation.input_figures import norm_sums
@@ -73,11 +71,6 @@ class CommandLoop(ABC):
     def dense_states(self) -> list[Any]:
         """The optimizer's states of the dense slice of this process, float32."""
 
-    @property
-    @abstractmethod
-    def hot_keys(self) -> HotKeys:
-        """The keys that most batches of the pass ask this process for."""
-
     def _out_of_memory(self, error: BaseException) -> OutOfMemory:
         held = "" if self.tables is None else table_words(self.tables)
         return OutOfMemory(error, RESUME_WITH_MORE, held=held)
@@ -85,8 +78,6 @@ class CommandLoop(ABC):
     def do_with_rows(self, model: ParameterTables, command: commands.Command) -> Any:
         """The same as `do`, of a command for which the rows of this process are read or removed."""
         match command:
-            case ListHotKeys(most=most):
-                return self.hot_keys.take_top(most)
             case commands.FindKeys():
                 return with_rows(model.tables, command)
             case commands.SumNorms():

@@ -12,9 +12,8 @@ from tnctl.cluster.messages import commands, reading_commands, scores
 from tnctl.cluster.messages.export_commands import ExportCommand
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.hot_keys import HotKeys
+from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.command_loop import DONE, CommandLoop
-from tnctl.cluster.workers.modes import new_share
 from tnctl.cluster.workers.share import Share, built, dense_digest, loaded, warmed
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batch_sizes import sized
@@ -54,10 +53,6 @@ class Follower(CommandLoop):
 
     def dense_states(self) -> list[NDArray[np.float32]]:
         return self._trained.dense_states()
-
-    @property
-    def hot_keys(self) -> HotKeys:
-        return self._trained.hot_keys
 
     @property
     def _trained(self) -> Share:

@@ -15,17 +15,16 @@ from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
     Exchange,
-    Push,
+    Shape,
     Sizes,
     TableShape,
     new_exchange,
     no_batch,
 )
-from tnctl.cluster.messages.replies import Reply, new_read, parse_read_reply
+from tnctl.cluster.messages.replies import Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.cluster.transport.frames import Body, Kind
-from tnctl.cluster.workers.owner_traffic import Arrivals, OwnerTraffic, SentExchange
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model.buffers import Buffers
@@ -98,6 +97,27 @@ class _PushedTable:
         return pushed
 
 
+@dataclass(frozen=True)
+class SentExchange:
+    """An exchange that was sent to every owner: what it pulls of each, and the replies to come."""
+
+    shapes: list[Shape]
+    sizes: list[Sizes]
+    futures: "list[Future[Body]]"
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `replies` would not wait."""
+        return all(future.done() for future in self.futures)
+
+    def replies(self) -> list[Reply]:
+        """Wait for the replies of all owners."""
+        return [
+            parse_reply(shape, pulled, future.result())
+            for shape, pulled, future in zip(self.shapes, self.sizes, self.futures, strict=True)
+        ]
+
+
 class RemoteParameters:
     """Pulls rows and dense weights of their owners, and pushes gradients with the next pull.
 
@@ -117,9 +137,7 @@ class RemoteParameters:
         self._reported = self._sums_of_peers()  # until the last exchange
         membership = peers.workers, peers.servers
         self._owners = Membership(*membership).owners  # their ranks
-        self._traffic = OwnerTraffic(len(self._owners))
         self._shapes = shapes(model, peers.workers, moving_statistics(model), peers.servers)
-        self._exchange_shapes = self._shapes
         self._slices = list(itertools.pairwise(first_floats(model, *membership)))
         self._first_shards = first_shards(*membership)
         self._use(self._new_workspaces())
@@ -148,10 +166,6 @@ class RemoteParameters:
             workspace.set_rows([table.rows for table in tables], waits)
         self._inputs.leave_out(batch)
         self._gather(batch, buffers)
-        self._take_dense(replies)
-
-    def _take_dense(self, replies: Sequence[Reply]) -> None:
-        """Take the dense weights of replies that have them."""
         for (first, last), reply in zip(self._slices, replies, strict=True):
             if len(reply.dense):
                 self._model.dense.flat_weights[first:last] = reply.dense
@@ -271,11 +285,11 @@ class RemoteParameters:
 
     def _send(
         self, batch: Batch | None, step: int, *, pause: bool = False, drain: bool = False
-    ) -> "SentExchange":
+    ) -> SentExchange:
         """Send every owner the push that is kept and the keys of a batch, which are numbered."""
         pushed, self._pushed = self._pushed, None
         futures, sizes = [], []
-        for owner, shape in enumerate(self._exchange_shapes):
+        for owner, shape in enumerate(self._shapes):
             pulled = no_batch(shape)
             if batch is not None:
                 pulled = Sizes(batch.rows, tuple(counts[owner] for counts in self._counts))
@@ -299,20 +313,13 @@ class RemoteParameters:
                     workspace.write_keys(owner, keys_.ids, keys_.groups, keys_.occurrences)
             futures.append(self._peers.request(self._owners[owner], Kind.EXCHANGE, body))
             sizes.append(pulled)
-            self._traffic.sent(owner, sum(pulled.keys), len(body))
-        return SentExchange(self._exchange_shapes, sizes, futures, Arrivals(futures))
+        return SentExchange(self._shapes, sizes, futures)
 
-    def _replies(self, sent: SentExchange, kind: int, started: float | None = None) -> list[Reply]:
-        """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE.
-
-        `started` is when waiting began, by the clock of the laps; None: now.
-        """
-        if started is None:
-            started = self.laps.lap(COMPUTING)
+    def _replies(self, sent: SentExchange, kind: int) -> list[Reply]:
+        """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE."""
+        self.laps.lap(COMPUTING)
         replies = sent.replies()
         self.laps.lap(kind)
-        waits = sent.arrivals.waits(started) if kind == WAITING else None
-        self._traffic.answered(sent.reply_sizes, waits)
         return replies
 
     def _follow(self, replies: Sequence[Reply]) -> None:
@@ -332,7 +339,7 @@ class RemoteParameters:
         sums, reported = self._sums_of_peers(), self._reported
         self._reported = sums
         of_peers = (total - earlier for total, earlier in zip(sums, reported, strict=True))
-        return [*self.laps.take(), *of_peers, *self._traffic.take()]
+        return [*self.laps.take(), *of_peers]
 
     def _sums_of_peers(self) -> list[float]:
         peers = self._peers
@@ -347,10 +354,6 @@ class RemoteParameters:
             write_floats(table.sums, part.sums)
             if table.counts is not None and part.counts is not None:
                 table.counts[:] = part.counts
-        self._write_dense(owner, pushed, push)
-
-    def _write_dense(self, owner: int, pushed: _Pushed, push: Push) -> None:
-        """Write what a push has beside rows, as far as it is to have it."""
         first, last = self._slices[owner]
         if len(push.dense):
             write_floats(push.dense, self._gradient[first:last])

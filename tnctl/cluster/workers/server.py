@@ -21,9 +21,7 @@ from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.hot_keys import HotKeys
-from tnctl.cluster.owners.owned import OwnedPart
-from tnctl.cluster.owners.owning import owned_by_server, take_shards
+from tnctl.cluster.owners.owning import owner_of_server, take_shards
 from tnctl.cluster.workers.command_loop import DONE, CommandLoop
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure
@@ -44,7 +42,6 @@ class RowServer(CommandLoop):
         super().__init__(conf, node)
         self._model: ParameterTables | None = None
         self._slice = 0, 0
-        self._owned: OwnedPart | None = None
 
     def run(self) -> None:
         try:
@@ -55,12 +52,6 @@ class RowServer(CommandLoop):
     @property
     def tables(self) -> ParameterTables | None:
         return self._model
-
-    @property
-    def hot_keys(self) -> HotKeys:
-        if self._owned is None:
-            raise Failure("a command came before the start of training")
-        return self._owned.hot_keys
 
     @property
     def _made(self) -> ParameterTables:
@@ -115,7 +106,7 @@ class RowServer(CommandLoop):
 
     def _load(self, folder: str) -> commands.Loaded:
         self._node.serve_owner(None)
-        self._model = self._owned = None  # their memory is needed
+        self._model = None  # its memory is needed
         try:
             checkpoint = open_checkpoint(folder)
             model = self._empty(checkpoint.statistics)
@@ -148,8 +139,7 @@ class RowServer(CommandLoop):
 
     def _start(self, steps: int) -> None:
         model, node = self._made, self._node
-        self._owned, owner = owned_by_server(self._conf, model, node, steps)
-        node.serve_owner(owner)
+        node.serve_owner(owner_of_server(self._conf, model, node, steps))
         is_first = self._memory is None
         self._memory = MemoryWatch(model, node.on_machine)
         if is_first:

@@ -15,7 +15,6 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.hot_keys import HotKeys
 from tnctl.cluster.owners.owning import sync_owner, take_shards
 from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
@@ -108,11 +107,6 @@ class Share:
             moving = moving_statistics(model)
             self.owned, self.owner = sync_owner(self.conf, model, node, steps, moving)
             node.serve_owner(self.owner)
-
-    @property
-    def hot_keys(self) -> HotKeys:
-        """The keys that most batches ask this owner for."""
-        return self.owned.hot_keys
 
     @property
     def answers(self) -> bool:

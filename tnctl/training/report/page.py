@@ -8,9 +8,9 @@ from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics
 from tnctl.progress import clock, size
+from tnctl.training.exchange_figures import ExchangeReport
 from tnctl.training.report.baseline_table import baseline_table
 from tnctl.training.report.charts import Series, diagonal, lines, number
-from tnctl.training.report.exchange_tables import exchange_tables, hottest_table
 from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
 from tnctl.training.report.recalibration_table import recalibration_table
 from tnctl.training.report.report_document import LogLine, Report, number_of
@@ -59,7 +59,6 @@ def render(
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
-        _section("Hottest rows", hottest_table(report.timing.hottest or ())),
         _section("Conf", fill("conf", text=conf_text)),
     ]
     return fill("page", title=title, sections=joined(sections, "\n"))
@@ -309,44 +308,47 @@ def _time(report: Report) -> Markup:
         for name, seconds, colour in parts
     ]
     whole = fill("time", bars=joined(bars), keys=joined(keys))
-    return joined([whole, _workers(timing.workers or ()), exchange_tables(timing.exchange)])
+    exchange = timing.exchange or ExchangeReport()
+    return joined([whole, _workers(timing.workers, exchange) if timing.workers else Markup()])
 
 
-def _workers(workers: Sequence[WorkerFigures]) -> Markup:
-    """What each worker owns, exchanged and waited for; empty with one worker."""
-    workers_alone = sum(worker.role == "worker" for worker in workers)
-    any_left_out = any(worker.left_out for worker in workers)
-    rows = [
-        table_row(
-            rank if rank < workers_alone else f"server {rank - workers_alone}",
-            (
-                f"{worker.rows:,}",
-                size(worker.bytes),
-                f"{worker.bytes_per_second / 1e6:.1f} MB/s",
-                *(
-                    f"{worker.share(seconds):.0%}" if worker.role == "worker" else NONE
-                    for seconds in (
-                        worker.compute_seconds,
-                        worker.input_wait_seconds,
-                        worker.worker_wait_seconds + worker.idle_seconds,
-                        worker.exchange_seconds,
-                    )
-                ),
-                *([f"{worker.left_out:,}"] if any_left_out else []),
-            ),
-        )
-        for rank, worker in enumerate(workers)
-    ]
-    heads = ["rows", "memory", "network", "computing", "for data", "for others", "exchanging"]
+def _workers(processes: Sequence[WorkerFigures], exchange: ExchangeReport) -> Markup:
+    """What each worker and server owns, exchanged and waited for."""
+    workers = [process for process in processes if process.role == "worker"]
+    servers = len(processes) - len(workers)
+    names = [*range(len(workers)), *(f"server {number}" for number in range(servers))]
+    of_workers: dict[str, Sequence[object]] = {
+        "computing": [f"{w.share(w.compute_seconds):.0%}" for w in workers],
+        "for data": [f"{w.share(w.input_wait_seconds):.0%}" for w in workers],
+        "for others": [f"{w.share(w.worker_wait_seconds + w.idle_seconds):.0%}" for w in workers],
+        "exchanging": [f"{w.share(w.exchange_seconds):.0%}" for w in workers],
+    }
     note = (
         "Rows that a worker owns, what it sent and received, and shares of its time in steps: it "
         "computed, waited for data, waited for other workers, and for the answers of owners."
     )
-    if any_left_out:
-        heads.append("left out")
+    if any(worker.left_out for worker in workers):
+        of_workers["left out"] = [f"{worker.left_out:,}" for worker in workers]
         note += " Left out are the steps that began without it; it trained their batches later."
-    table = table_of(("worker", *heads), rows)
-    return joined([table, fill("note", text=note)]) if rows else Markup()
+    if exchange.awaited:
+        of_workers["waited for it"] = [f"{seconds:,.1f} s" for seconds in exchange.awaited]
+    if exchange.staleness:
+        of_workers["mean staleness"] = [f"{of.mean:.2f}" for of in exchange.staleness]
+        of_workers["most"] = [of.max for of in exchange.staleness]
+        of_workers["most ahead"] = [of.ahead for of in exchange.staleness]
+        note += (
+            " Staleness: how many batches, of any worker, were applied after the rows of a batch "
+            "were read and before its gradients were; ahead: of the slowest worker, in batches."
+        )
+    columns = {
+        "rows": [f"{process.rows:,}" for process in processes],
+        "memory": [size(process.bytes) for process in processes],
+        "network": [f"{process.bytes_per_second / 1e6:.1f} MB/s" for process in processes],
+        **{head: [*cells, *[NONE] * servers] for head, cells in of_workers.items()},
+    }
+    cells_of_rows = zip(*columns.values(), strict=True)
+    rows = [table_row(name, cells) for name, cells in zip(names, cells_of_rows, strict=True)]
+    return joined([table_of(("worker", *columns), rows), fill("note", text=note)])
 
 
 def _tables(report: Report) -> Markup:

@@ -13,7 +13,7 @@ from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.model.recalibration import Recalibration
-from tnctl.training.exchange_figures import ExchangeReport, HotRow
+from tnctl.training.exchange_figures import ExchangeReport
 from tnctl.training.worker_figures import WorkerFigures
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
@@ -99,7 +99,6 @@ class Timing:
     baseline_seconds: Number | None = omitted()
     workers: tuple[WorkerFigures, ...] | None = omitted()
     exchange: ExchangeReport | None = omitted()
-    hottest: tuple[HotRow, ...] | None = omitted()
 
 
 @dataclass(frozen=True, kw_only=True)
