@@ -169,12 +169,12 @@ def test_zsh_of_a_real_start():
     [
         ("tnctl tra", ["train"]),
         ("tnctl train conf=deepf", ["conf=deepfm"]),
-        ("tnctl train data.train=tr", ["data.train=train.csv"]),
+        ("tnctl train data.train=tr", ["data.train=trace.csv"]),
     ],
 )
 def test_fish(line, completions, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.csv").touch()  # no word where a word of tnctl is one
+    (tmp_path / "trace.csv").touch()
     assert ask("fish", f"tnctl completion fish | source; complete -C '{line}'") == completions
 
 
