@@ -90,9 +90,9 @@ def show_tree(values: dict[str, Any], indent: str = "") -> None:
             if value not in (None, [], {}):
                 say(f"{indent}{key}: {text_of(value, key)}")
         elif isinstance(value, list) and not any(map(is_tree, value[0].values())):
-            heads = list(value[0])
-            lines = [[text_of(cell, head) for head, cell in entry.items()] for entry in value]
-            left = [at for at, cell in enumerate(value[0].values()) if isinstance(cell, str)]
+            heads = [head for head in value[0] if any(entry[head] is not None for entry in value)]
+            lines = [[text_of(entry[head], head) for head in heads] for entry in value]
+            left = [at for at, head in enumerate(heads) if isinstance(value[0][head], str)]
             table(f"{indent}{key}:", heads, lines, left)
         else:
             for entry in value if isinstance(value, list) else [value]:
