@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from test_values import SLOTS
 from tnctl import manifest
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.cluster.workers import export_parts
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import value_source
@@ -250,14 +252,37 @@ def test_a_worker_that_fails_ends_the_export_and_the_next_one_completes_it(
         patch.setattr(exporting.write_groups.__globals__["GroupWriting"], "add", full)
         with pytest.raises(Failure, match=r"^worker 1: no space left on device$"):
             together(run, folders[-1], tmp_path / "to")
+    # The other worker may have written: its files stay, with their list, beside the place.
+    assert (tmp_path / ".to.tnctl-new/.tnctl-files.json").exists()
     assert not (tmp_path / "to").exists()
     together(run, folders[-1], tmp_path / "to")
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
 
-def test_a_folder_that_a_worker_does_not_share_is_refused(days, tmp_path, monkeypatch):
-    from tnctl.cluster.workers import export_parts
+def test_other_files_of_a_worker_are_refused(days, tmp_path, monkeypatch):
+    run, folders = days
+    write = export_parts.ExportPart.write
 
+    def fewer(self, folder, to):
+        written = write(self, folder, to)
+        return replace(written, files=dict(list(written.files.items())[self._node.rank :]))
+
+    monkeypatch.setattr(export_parts.ExportPart, "write", fewer)
+    with pytest.raises(Failure, match="a worker has written other files than its part has"):
+        together(run, folders[-1], tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_another_checkpoint_at_a_worker_is_refused(days, tmp_path, monkeypatch):
+    run, folders = days
+    other = replace(open_checkpoint(folders[-1]).manifest, sha256="0" * 64)
+    monkeypatch.setattr(export_parts, "open_checkpoint", lambda _: SimpleNamespace(manifest=other))
+    with pytest.raises(Failure, match=r"^worker 1: .*/step-\d+ is not what worker 0 has read"):
+        together(run, folders[-1], tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_folder_that_a_worker_does_not_share_is_refused(days, tmp_path, monkeypatch):
     run, folders = days
     numbers = itertools.count()
     write = export_parts.ExportPart.write

@@ -30,7 +30,6 @@ from tnctl.evaluation.model_readers import LocalReader
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
 from tnctl.serving.verify import parity
-from tnctl.tensornet.exporting import export as tensornet
 from tnctl.training.training_run import train
 
 # A unit of a single row, and windows that end within units.
@@ -44,21 +43,16 @@ IN_THE_MIDDLE = """
 import os, signal, sys, time
 def begin():
     from tnctl.serving.rows.group_writing import GroupWriting
-    from tnctl.tensornet.exporting import TableWriter
     def act():
         if not os.path.exists("acted"):
             open("acted", "w").close()
             exec(os.environ["ACTION"])
-    add, write = GroupWriting.add, TableWriter.write
+    add = GroupWriting.add
     def add_and_act(self, part):
         add(self, part)
         if part.group.part == 1:
             act()
-    def write_and_act(self, *given):
-        write(self, *given)
-        if self._share.worker == 1:
-            act()
-    GroupWriting.add, TableWriter.write = add_and_act, write_and_act
+    GroupWriting.add = add_and_act
 os.register_at_fork(after_in_child=begin)
 """
 # Put before all modules of a worker: the one of a rank is killed once, at a command of worker 0.
@@ -247,17 +241,6 @@ def test_processes_export_a_checkpoint_alone(folder, tmp_path):
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_processes_write_the_tables_of_tensornet(folder, tmp_path):
-    given = [f"checkpoint={checkpoint_of(folder)}", "format=tensornet", f"to={tmp_path}/t"]
-    done = run_process("export-embeddings", *given, *ON_WORKERS, cwd=tmp_path)
-    assert done.code == 0 and done.out == "", done.err
-    tensornet(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"), None, 1)
-    assert tables_in(tmp_path / "t") == tables_in(tmp_path / "alone")
-    assert {path.name for path in tmp_path.iterdir()} == {"t", "alone"}
-
-
-@pytest.mark.alone
-@pytest.mark.long
 @pytest.mark.parametrize("processes", [ON_WORKERS, ON_SERVERS], ids=["workers", "servers"])
 def test_processes_print_and_write_what_one_process_does(folder, tmp_path, processes):
     more = ["output=run", "data.test=test-*.csv"]
@@ -282,11 +265,10 @@ READINGS = (
     ("evaluate", "output=run", "data.test=test-*.csv"),
     ("predict", "output=run", "data.test=test-*.csv", "to=predictions.csv"),
     ("export-embeddings", "output=run", "to=e", "format=text"),
-    ("export-embeddings", "output=run", "to=t", "format=tensornet"),
     ("verify-serving", "output=run"),
 )
 # The command of worker 0 at which a worker is killed, of each.
-KILLED_AT = ("Evaluate", "SendPredictions", "WriteSelected", "WriteTables", "FindKeys")
+KILLED_AT = ("Evaluate", "SendPredictions", "WriteSelected", "FindKeys")
 
 
 @pytest.fixture
@@ -309,17 +291,6 @@ def same_files(folder):
     assert written[0].read_bytes() == written[1].read_bytes()
     rows = [exported(folder / name / "e") for name in ("alone", "together")]
     assert rows[0] == rows[1] != []
-    tables = [tables_in(folder / name / "t") for name in ("alone", "together")]
-    assert tables[0] == tables[1] != {}
-
-
-def tables_in(folder):
-    """The blocks of tables for TensorNet, and their manifest."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def in_environment(command, folder, servers=0, timeout=60, **variables):
@@ -406,20 +377,14 @@ def in_the_middle(folder, action):
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize("encoding", ["parquet", "tensornet"])
-def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path, encoding):
-    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", f"format={encoding}"]
+def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path):
+    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e"]
     environment = in_the_middle(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     done = run_process("export-embeddings", *given, *ON_WORKERS, cwd=tmp_path, env=environment)
     assert done.code == 0, done.err
     assert f"worker 1 was killed by {signal.SIGKILL.name}: all workers start again\n" in done.err
     assert sorted(os.listdir(tmp_path)) == ["acted", "e", "patches"]
-    checkpoint = loading.newest(str(folder / "run"))
-    if encoding == "tensornet":
-        tensornet(checkpoint, conf_of(), str(tmp_path / "alone"), None, 1)
-        assert tables_in(tmp_path / "e") == tables_in(tmp_path / "alone")
-        return
-    export(checkpoint, conf_of(), str(tmp_path / "alone"))
+    export(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"))
     golden = [(tmp_path / name / "golden.jsonl").read_bytes() for name in ("e", "alone")]
     assert golden[0] == golden[1]
 

@@ -50,17 +50,21 @@ from tnctl.cli.completion import SCRIPTS, words
         ("tnctl train conf=lr --cfg ", ["job"]),
         ("tnctl train conf=deepfm slots.user_id.pool", ["slots.user_id.pooling="]),
         ("tnctl train conf=deepfm slots.item_id.pooling=m", ["slots.item_id.pooling=mean"]),
-        ("tnctl train conf=deepfm ~slots.us", ["~slots.user_id."]),
+        ("tnctl train ~slots.user_id.pool", ["~slots.user_id.pooling="]),
+        ("tnctl train slo", ["slots."]),
+        ("tnctl train slots.", []),  # the name is the user's
         ("tnctl train conf=lr +optimizer.groups.hour.l", ["+optimizer.groups.hour.linear."]),
         ("tnctl train slots.user", []),
         ("tnctl train conf=deepfm recipe.hid", ["recipe.hidden="]),
-        ("tnctl train conf=lr recipe.hid", []),
+        ("tnctl train recipe=lr recipe.hid", []),
         ("tnctl train conf=lr recipe=deepfm recipe.hid", ["recipe.hidden="]),
         ("tnctl completion z", ["zsh"]),
         ("tnctl init la", ["label="]),
         ("tnctl init conf=crit", ["conf=criteo"]),
         ("tnctl split-graph optim", []),
         ("tnctl train bogus.key=", []),
+        ("tnctl train data.train=", []),  # files are completed by the shell
+        ("tnctl checkpoint list ", []),
         ("tnctl runs ht", ["html="]),
         ("tnctl runs --", ["--json", "--help"]),
         ("tnctl runs metric=lo", ["metric=logloss"]),
@@ -81,35 +85,12 @@ def test_words(line, completions, tmp_path, monkeypatch):
 def test_words_of_every_command_and_group():
     assert set(COMMANDS) < set(words("tnctl "))
     assert words("tnctl train conf=") == [f"conf={name}" for name in shipped.confs()]
-    assert {"golden=", "data.", "recipe=", "slots."} <= set(words("tnctl train conf=deepfm "))
+    keys = {"golden=", "data.", "recipe=", "recipe.", "slots."}
+    assert keys <= set(words("tnctl train conf=deepfm "))
     confs = (shipped.folder("conf") / "recipe").glob("*.yaml")
     assert words("tnctl train recipe=") == [
         f"recipe={name}" for name in sorted(p.stem for p in confs)
     ]
-
-
-def test_files_are_words(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "clicks").mkdir()
-    (tmp_path / "clicks/train.csv").touch()
-    (tmp_path / "clicks/.hidden").touch()
-    (tmp_path / "clicks.yaml").write_text(
-        "defaults: [schema, recipe: lr, data: generated, _self_]\nslots: {mine: {}}\n"
-    )
-    (tmp_path / "my.py").touch()
-    assert words("tnctl train conf=cl") == ["conf=clicks/", "conf=clicks.yaml"]
-    assert words("tnctl train recipe=my") == ["recipe=my.py"]
-    assert words("tnctl train data.root=cl") == ["data.root=clicks/", "data.root=clicks.yaml"]
-    assert words("tnctl train data.train=clicks/") == ["data.train=clicks/train.csv"]
-    assert words("tnctl train data.root=clicks data.train=") == ["data.train=train.csv"]
-    assert words("tnctl evaluate checkpoint=clicks/t") == ["checkpoint=clicks/train.csv"]
-    assert words("tnctl train conf=clicks.yaml slots.mi") == ["slots.mine."]
-    assert words("tnctl train conf=clicks.yaml slots.us") == ["slots.user_id."]
-    assert words("tnctl train data.root=none/") == []
-    assert words("tnctl init clicks/") == ["clicks/train.csv"]
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/crisp.yaml").touch()
-    assert words("tnctl train data=cri") == ["data=crisp", "data=criteo"]
 
 
 def ask(shell, script):
@@ -149,7 +130,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 )
 def test_bash(line, completions):
     first, *rest = ask("bash", BASH.format(line=line))
-    assert first == "complete -F _tnctl tnctl"
+    assert first == "complete -o default -F _tnctl tnctl"
     assert rest == completions
 
 
@@ -162,6 +143,8 @@ ZSH = """\
 compdef() {{ print "compdef $*" }}
 source <(tnctl completion zsh)
 compadd() {{ print -r -- "$@" }}
+compset() {{ print -r -- "without $2" }}
+_files() {{ print files }}
 words=({words}) CURRENT={current} PREFIX='{prefix}'
 _tnctl
 """
@@ -172,6 +155,8 @@ def test_zsh():
     assert ask("zsh", script) == ["compdef _tnctl tnctl", "-Q -S  -- optimizer."]
     script = ZSH.format(words="tnctl tra", current=2, prefix="tra")
     assert ask("zsh", script)[1:] == ["-Q -- train"]
+    script = ZSH.format(words="tnctl train data.train=cl", current=3, prefix="data.train=cl")
+    assert ask("zsh", script)[1:] == ["without *=", "files"]
 
 
 def test_zsh_of_a_real_start():
@@ -181,9 +166,15 @@ def test_zsh_of_a_real_start():
 
 @pytest.mark.parametrize(
     ("line", "completions"),
-    [("tnctl tra", ["train"]), ("tnctl train conf=deepf", ["conf=deepfm"])],
+    [
+        ("tnctl tra", ["train"]),
+        ("tnctl train conf=deepf", ["conf=deepfm"]),
+        ("tnctl train data.train=tr", ["data.train=trace.csv"]),
+    ],
 )
-def test_fish(line, completions):
+def test_fish(line, completions, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace.csv").touch()
     assert ask("fish", f"tnctl completion fish | source; complete -C '{line}'") == completions
 
 

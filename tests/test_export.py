@@ -631,7 +631,7 @@ def test_the_command_line(run_copy, cli):
     content = json.loads((run_copy / "run/embeddings-12/manifest.json").read_text())
     assert (content["kind"], content["base"]["folder"]) == ("delta", "embeddings")
     for arguments, text in (
-        (["format=csv"], "no format 'csv'. Choose from: dictionary, parquet, tensornet, text"),
+        (["format=csv"], "no format 'csv'. Choose from: dictionary, parquet, text"),
         (["precision=float8"], "no precision 'float8'. Did you mean 'float"),
         (["top=many"], "top must be a whole number"),
         (["min_show=often"], "min_show must be a number"),

@@ -1,4 +1,4 @@
-"""ORC: against Parquet with the same rows, by stripes, damaged files, what is refused."""
+"""ORC: against Parquet with the same rows, as units, damaged files, what is refused."""
 
 import datetime
 
@@ -11,9 +11,9 @@ from bounded import conf_of, read, refused
 
 from tnctl import limits
 from tnctl.data import sources
-from tnctl.data.formats import orc_tail
 from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.unit_records import Unit
+from tnctl.data.units import record_of, units_again, units_of
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Numeric, Slot
 
@@ -80,17 +80,29 @@ def test_windows_are_those_of_parquet(tmp_path):
     np.testing.assert_array_equal(window.labels, expected.labels)
 
 
-def test_stripes(tmp_path):
-    """Their rows are known by the tail, and any of them is read without the others."""
-    file = write_orc(tmp_path / "a")
-    rows = OrcReader(check_utf8=True, bad_rows=0).group_rows(str(tmp_path / "a"))
-    assert len(rows) == file.nstripes > 3
-    assert rows == [file.read_stripe(k, columns=["y"]).num_rows for k in range(file.nstripes)]
-    conf, whole = conf_of(tmp_path / "a", "orc"), rows_of(conf_of(tmp_path / "a", "orc"), ["text"])
-    part = rows_of(conf, ["text"], Unit(0, str(tmp_path / "a"), 1, 3))
-    assert part == whole[rows[0] : sum(rows[:3])]
-    with pytest.raises(Failure, match=f"has {len(rows)} stripes, and 3 to 99 are to be read"):
-        rows_of(conf, ["text"], Unit(0, str(tmp_path / "a"), 2, 99))
+def test_a_file_is_a_unit(tmp_path):
+    """Its rows are known by the footer, and no part of it is read without the others."""
+    assert write_orc(tmp_path / "a").nstripes > 3
+    pa.orc.write_table(pa.table(COLUMNS), str(tmp_path / "b"))
+    assert OrcReader(check_utf8=True, bad_rows=0).counts(str(tmp_path / "a")) == [ROWS]
+    conf = conf_of(tmp_path / "a", "orc")
+    conf.data.train = [f"{tmp_path}/{name}" for name in "ab"]
+    units = units_of(conf, "train", 2)
+    assert units == [Unit(0, f"{tmp_path}/a"), Unit(1, f"{tmp_path}/b")]
+    parts = [[row for _, row in rows_of(conf, ["text"], unit)] for unit in units]
+    assert parts[0] == parts[1] == [{"text": text} for text in COLUMNS["text"]]
+    with pytest.raises(Failure, match="has no row groups, and some of them are to be read"):
+        rows_of(conf, ["text"], Unit(0, f"{tmp_path}/a", 1, 3))
+
+
+def test_a_pass_that_was_cut_between_stripes_is_refused(tmp_path):
+    write_orc(tmp_path / "a")
+    conf = conf_of(tmp_path / "a", "orc")
+    by_stripes = record_of([Unit(0, f"{tmp_path}/a", 0, 3), Unit(1, f"{tmp_path}/a", 3, 7)], 2)
+    with pytest.raises(Failure, match="an earlier tnctl cut files of ORC between stripes"):
+        units_again(conf, "train", by_stripes, "train from scratch")
+    whole = record_of(units_of(conf, "train", 2), 2)
+    assert units_again(conf, "train", whole, "") == [Unit(0, f"{tmp_path}/a")]
 
 
 def test_long_stripes_are_cut(tmp_path):
@@ -119,13 +131,13 @@ def test_bad_rows(tmp_path):
     refused(conf, "'number' is double", "quantiles", kind=UserError)
 
 
-def test_a_stripe_of_too_many_values(tmp_path, monkeypatch):
-    write_orc(tmp_path / "a", {"a": range(ROWS), "y": [0.0] * ROWS})
-    rows = OrcReader(check_utf8=True, bad_rows=0).group_rows(str(tmp_path / "a"))
-    monkeypatch.setattr(limits, "GROUP_VALUES", 2 * rows[0])
+def test_stripes_of_too_many_values(tmp_path, monkeypatch):
+    stripes = write_orc(tmp_path / "a", {"a": range(ROWS), "y": [0.0] * ROWS}).nstripes
+    values = 2 * ROWS // stripes
+    monkeypatch.setattr(limits, "GROUP_VALUES", values)
     assert len(read(conf_of(tmp_path / "a", "orc"))) == 1
-    monkeypatch.setattr(limits, "GROUP_VALUES", 2 * rows[0] - 1)
-    refused(conf_of(tmp_path / "a", "orc"), f"stripe 1: {2 * rows[0]:,} values in 2 columns")
+    monkeypatch.setattr(limits, "GROUP_VALUES", values - 1)
+    refused(conf_of(tmp_path / "a", "orc"), f"a: {values:,} values in a stripe (2 columns)")
 
 
 def test_files_that_are_no_orc(tmp_path):
@@ -165,23 +177,3 @@ def test_tails_that_lie(tmp_path):
             read(conf_of(tmp_path / "a", "orc"))
         except UserError as error:
             assert "\n" not in str(error)
-
-
-def test_tails_that_are_no_tails():
-    """Any bytes: the rows of stripes, or ValueError."""
-    footer = b"\x1a\x02\x28\x07\x1a\x03\x28\x80\x01\x30\x87\x01"  # stripes of 7 and 128 rows
-    assert orc_tail.stripe_rows(b"\x12" + bytes([len(footer)]) + footer, 0) == [7, 128]
-    placed = b"\x12\x0c\x1a\x08\x08\x03\x10\x04\x18\x05\x20\x06\x30\x00"  # 3 + 4 + 5 + 6 bytes
-    assert orc_tail.stripe_rows(placed, 18) == [0]
-    with pytest.raises(ValueError, match="it has 17 bytes, and a stripe ends at 18"):
-        orc_tail.stripe_rows(placed, 17)
-    for tail in (b"", b"\x12", b"\x12\x05\x1a", b"\xff" * 99, b"\x0b\x0c", b"\x12\x02\x30\x01"):
-        with pytest.raises(ValueError, match="its "):
-            orc_tail.stripe_rows(tail, 0)
-    chance = np.random.default_rng(7)
-    for _ in range(3000):
-        try:
-            rows = orc_tail.stripe_rows(chance.integers(0, 256, 20, dtype=np.uint8).tobytes(), 9)
-        except ValueError:
-            continue
-        assert all(row >= 0 for row in rows)

@@ -312,7 +312,6 @@ def test_the_command_finds_a_user_by_name(run_copy, cli):
     assert sorted(id_ for id_, _ in buckets) == list(range(8))
     for arguments, words in (
         (["to=redis://h:1/0"], "values= is of files"),
-        (["format=tensornet"], "leave values= out"),
         (["data.train=clicks/{day}.csv"], "values='clicks/*.csv'"),
     ):
         done = cli("export-embeddings", "output=run", "values=train", *arguments, cwd=run_copy)

@@ -71,7 +71,7 @@ EMBEDDINGS = Format(
     ),
 )
 _BLOCK = re.compile(r"sparse_table/[A-Za-z0-9_]{1,128}/rank_(0|[1-9][0-9]?)/block_[0-7]\.gz")
-TENSORNET = Format("tnctl tensornet", "manifest.json", _BLOCK)
+TENSORNET = Format("tnctl tensornet", "manifest.json", _BLOCK)  # of earlier versions
 PREPARED = Format(
     "tnctl prepared",
     "manifest.json",

@@ -13,12 +13,38 @@ from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.document import Clock, Position
-from tnctl.checkpoint.histogram import Histogram
 from tnctl.checkpoint.table_document import Optimizer, Segment, Table
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display
 
 LARGEST = 10
+EXPONENTS = 2200  # all of float64's, from -1074 on
+LEAST = -1100
+
+
+class Histogram:
+    """Counts of numbers from 0 on: zero by itself, then [2^k, 2^(k+1)) for every k."""
+
+    def __init__(self) -> None:
+        self._zeros = 0
+        self._counts = np.zeros(EXPONENTS, np.int64)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count values, float64 [n]; negative ones and those that are not finite are left out."""
+        above = values[np.isfinite(values) & (values > 0)]
+        self._zeros += int((values == 0).sum())
+        exponents = np.frexp(above)[1].astype(np.int64) - 1 - LEAST
+        self._counts += np.bincount(exponents, minlength=EXPONENTS)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The bins that have something in them, ascending; that of zero is from 0 below 0."""
+        filled = np.flatnonzero(self._counts)
+        edges = np.ldexp(1.0, filled + LEAST).tolist()
+        zero = [{"from": 0.0, "below": 0.0, "rows": self._zeros}] if self._zeros else []
+        return zero + [
+            {"from": edge, "below": 2 * edge, "rows": count}
+            for edge, count in zip(edges, self._counts[filled].tolist(), strict=True)
+        ]
 
 
 @dataclass
@@ -90,7 +116,7 @@ class DenseInspection:
 
 @dataclass
 class Inspection:
-    """All that `tnctl checkpoint inspect` shows."""
+    """All that `tnctl checkpoint inspect` finds."""
 
     folder: str
     step: int
@@ -110,10 +136,6 @@ class Inspection:
     metrics: dict[str, float]  # of these weights, empty where they were not evaluated
     steps_trained: int  # of which `step` is the best, if it is less
     recalibration: dict[str, Recalibration]  # by head
-
-    @property
-    def rows(self) -> int:
-        return sum(table.rows for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""

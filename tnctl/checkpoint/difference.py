@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.checkpoint_inspection import lengths, validation_figures
-from tnctl.checkpoint.decayed_rows import as_read, known_rows
+from tnctl.checkpoint.checkpoint_inspection import validation_figures
+from tnctl.checkpoint.decayed_rows import known_rows
 from tnctl.checkpoint.matching import MatchedRows, matched
 from tnctl.checkpoint.table_document import Table
 from tnctl.progress import Display
 from tnctl.schema import differences
 from tnctl.tables import KEY_FIELDS
 
-LARGEST = 10
 ABSENT = "(absent)"
 # A checkpoint, and its table of a name, if it has one.
 Side = tuple[Checkpoint, Table | None]
@@ -37,10 +36,9 @@ class GroupChange:
 
 @dataclass
 class Moved:
-    """How far the weights of a row, or of a dense variable, moved (L2), and their norm in A."""
+    """How far the weights of a dense variable moved (L2), and their norm in A."""
 
-    name: str  # of the group or the variable
-    id: int | None
+    name: str
     distance: float
     norm: float
 
@@ -53,7 +51,6 @@ class Comparison:
     steps: tuple[int, int]
     groups: list[GroupChange] = field(default_factory=list)
     incomparable: list[str] = field(default_factory=list)  # tables and variables of other shapes
-    largest: list[Moved] = field(default_factory=list)  # rows, by the embedding
     dense: list[Moved] = field(default_factory=list)
     conf: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     metrics: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -90,22 +87,9 @@ def compare_table(
         fields = common - dict(KEY_FIELDS).keys()
         if not fields:
             findings.incomparable.append(f"table {name}")
-    segments = [segment for segment in tables[0].segments if segment.name in fields]
-    # The widest segment: the embedding, where there is one.
-    widest = max(segments, key=lambda segment: segment.width, default=None)
     streams = [(stream(*side), side[1]) for side in sides]
     for block in matched(*streams[0], *streams[1], groups):
-        moved = unequal(block, fields)
-        count(changes, block, moved)
-        if widest is not None and moved.any():
-            weights = [
-                as_read(records[places[moved]], table, checkpoint.step)
-                for records, places, table, (checkpoint, _) in (
-                    (block.first, block.first_places, tables[0], sides[0]),
-                    (block.second, block.second_places, tables[1], sides[1]),
-                )
-            ]
-            take_largest(findings, weights[0], weights[1], widest.name, tables[0])
+        count(changes, block, unequal(block, fields))
         done = sum(g.removed + g.added + 2 * (g.changed + g.same) for g in findings.groups)
         display.update(done, f"{done:,} rows")
 
@@ -144,24 +128,6 @@ def count(changes: list[GroupChange], block: MatchedRows, moved: NDArray[np.bool
         group.same += int(shared[number] - changed[number])
 
 
-def take_largest(
-    findings: Comparison, old: NDArray[Any], new: NDArray[Any], segment: str, table: Table
-) -> None:
-    """Keep the rows whose weights moved most; `old` and `new` [n] are their records in A and B."""
-    names = {group.number: group.name for group in table.groups}
-    weights = old[segment].astype(np.float64)
-    distances = lengths(new[segment] - weights)
-    places = np.argsort(-distances, kind="stable")[:LARGEST]
-    norms = lengths(weights[places])
-    moved = [
-        Moved(names[int(old["group"][i])], int(old["id"][i]), float(distances[i]), float(norm))
-        for i, norm in zip(places, norms, strict=True)
-        if distances[i] > 0
-    ]
-    rows = sorted([*findings.largest, *moved], key=lambda row: -row.distance)
-    findings.largest = rows[:LARGEST]
-
-
 def compare_dense(findings: Comparison, a: Checkpoint, b: Checkpoint) -> None:
     """The variables of a name and shape that both have; the others are listed by name."""
     old, new = (dense_file.variables(side.folder, side.manifest)[0] for side in (a, b))
@@ -171,7 +137,7 @@ def compare_dense(findings: Comparison, a: Checkpoint, b: Checkpoint) -> None:
         else:
             weights = old[name].astype(np.float64)
             distance, norm = np.linalg.norm(new[name] - weights), np.linalg.norm(weights)
-            findings.dense.append(Moved(name, None, float(distance), float(norm)))
+            findings.dense.append(Moved(name, float(distance), float(norm)))
 
 
 def at(values: dict[str, Any], key: str) -> Any:

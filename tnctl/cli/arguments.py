@@ -48,7 +48,6 @@ ARGUMENTS = {
     "tensornet": "the folder or URL that TensorNet saved its weights to, or that of a day in it",
     "tables": "which weights each table of TensorNet has: NAME:GROUP.linear,NAME:GROUP.embedding",
     "dense": "the dense variables of the conf's network in the order of their names in TensorNet",
-    "ranks": "for how many workers of TensorNet the tables are cut (default 1)",
     "yes": "true: do it, and not only say what would be done",
     "sweep.trials": "with -m: search the values that are given, with so many runs",
     "sweep.workers": "how many trials are trained at the same time, sharing the CPUs (default 1)",
@@ -58,7 +57,9 @@ ARGUMENTS = {
     "sweep.refit": "true: then train the best conf on training and validation data",
 }
 # Arguments of earlier versions, and what to do instead.
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "ranks": "format=text has the columns of TensorNet's tables, without the optimizer's state.",
+}
 LONGEST_COUNT = 18  # digits
 # The options by which Hydra's own programs, and others, take the name of a conf.
 NAMES_CONF = ("--config-name", "-cn", "--config", "--conf", "-conf")

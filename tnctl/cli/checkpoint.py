@@ -88,26 +88,26 @@ def opened(url: str, usable: bool = True) -> "Checkpoint":
 def list_(request: Request) -> int:
     """The checkpoints of a run, the oldest first."""
     from tnctl.checkpoint import listing
-    from tnctl.cli import checkpoint_drawing
+    from tnctl.cli import checkpoint_report
 
     entries = listing.entries(listing.all_meant(request.urls[0]))
     if request.as_json:
         print_json([dataclasses.asdict(entry) for entry in entries])
     else:
-        checkpoint_drawing.show_list(entries)
+        checkpoint_report.show_list(entries)
     return 0
 
 
 def inspect(request: Request) -> int:
     """What is in a checkpoint."""
     from tnctl.checkpoint import checkpoint_inspection
-    from tnctl.cli import checkpoint_drawing
+    from tnctl.cli import checkpoint_report
 
     findings = checkpoint_inspection.inspect(opened(request.urls[0]))
     if request.as_json:
         print_json(findings.to_json())
     else:
-        checkpoint_drawing.show_inspection(findings)
+        checkpoint_report.show_inspection(findings)
     return 0
 
 
@@ -135,14 +135,14 @@ def verify(request: Request) -> int:
 def diff(request: Request) -> int:
     """What changed from one checkpoint to another."""
     from tnctl.checkpoint import difference
-    from tnctl.cli import checkpoint_drawing
+    from tnctl.cli import checkpoint_report
 
     a, b = map(opened, request.urls)
     findings = difference.compare(a, b)
     if request.as_json:
         print_json(dataclasses.asdict(findings))
     else:
-        checkpoint_drawing.show_difference(findings)
+        checkpoint_report.show_difference(findings)
     return 0
 
 

@@ -1,18 +1,12 @@
 """`tnctl completion SHELL`: a script for bash, zsh or fish that completes tnctl's commands."""
 
-import contextlib
-import itertools
-import os
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 from tnctl import schema, shipped
-from tnctl.cli import conf_files
-from tnctl.cli.arguments import ARGUMENTS, TEXT_KEYS
+from tnctl.cli.arguments import ARGUMENTS
 from tnctl.cli.command_names import COMMANDS, module_of
 from tnctl.cli.help import GROUPS, groups_of, options, used
-from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.errors import did_you_mean, refuse_if
 from tnctl.model.recipe_settings import settings_of
 from tnctl.schema import NAME
 
@@ -27,6 +21,7 @@ In a start-up file of the shell:
 
 # The shells ask `tnctl completion words LINE` for whole words, LINE being what is before the
 # cursor. bash by itself starts a new word after = and :, so what it has already is taken away.
+# Where there are no words the shell completes files.
 SCRIPTS = {
     "bash": """\
 _tnctl() {
@@ -35,33 +30,31 @@ _tnctl() {
     [ -n "$breaks" ] && had=${word%"${word##*[$breaks]}"}
     COMPREPLY=($(tnctl completion words "$line" 2>/dev/null))
     case ${COMPREPLY[0]} in
-        *[=./,]) compopt -o nospace 2>/dev/null ;;
+        *[=.]) compopt -o nospace 2>/dev/null ;;
     esac
     COMPREPLY=("${COMPREPLY[@]#"$had"}")
 }
-complete -F _tnctl tnctl
+complete -o default -F _tnctl tnctl
 """,
     "zsh": """\
 #compdef tnctl
 _tnctl() {
     local -a found whole begun
     found=("${(@f)$(tnctl completion words "${(j: :)words[1,CURRENT-1]} $PREFIX" 2>/dev/null)}")
-    whole=(${found:#*[=./,]})
-    begun=(${(M)found:#*[=./,]})
+    whole=(${found:#*[=.]})
+    begun=(${(M)found:#*[=.]})
     if (( $#whole )); then compadd -Q -- $whole; fi
     if (( $#begun )); then compadd -Q -S '' -- $begun; fi
+    if (( ! $#whole && ! $#begun )); then compset -P '*='; _files; fi
 }
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
 compdef _tnctl tnctl
 """,
     "fish": """\
-complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
+complete -c tnctl -f -n 'tnctl completion words (commandline -cp) 2>/dev/null | string length -q' \\
+    -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
-PATH_ARGUMENTS = (
-    "conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet", "values",
-    "sweep.storage",
-)  # fmt: skip
 FLAGS = ("overwrite", "accept", "yes", "sweep.prune", "sweep.refit")
 OPTIONS = ("--help", "--cfg", "--resolve", "--config-dir", "-m")
 
@@ -94,8 +87,6 @@ def words(line: str) -> list[str]:
             return _runs_words(word, rest)
         case [command, *_] if command not in COMMANDS:
             return []
-        case ["init", *_] if not equals and not word.startswith("-"):
-            return _keys_beginning(word, "init", given) + _files(word)
         case [*_, "--cfg" | "-c"]:
             return _beginning(word, ["job"])
         case _ if word.startswith("-"):
@@ -104,11 +95,11 @@ def words(line: str) -> list[str]:
             return _keys_beginning(word, command, given)
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
     start = f"{key}={''.join(f'{part},' for part in listed)}"
-    return [start + choice for choice in _values(key, last, given)]
+    return [start + choice for choice in _values(key, last)]
 
 
 def _checkpoint_words(word: str, given: list[str]) -> list[str]:
-    """Words of `tnctl checkpoint`: its commands, then URLs, arguments and options of one."""
+    """Words of `tnctl checkpoint`: its commands, then arguments and options of one."""
     from tnctl.cli.checkpoint import PARTS
 
     if not given or given[0] not in PARTS:
@@ -118,20 +109,20 @@ def _checkpoint_words(word: str, given: list[str]) -> list[str]:
     takes = PARTS[given[0]].takes
     key, equals, value = word.partition("=")
     if equals and key in takes:
-        return [f"{key}={choice}" for choice in _values(key, value, given)]
-    return _arguments(word, takes, given) + _files(word)
+        return [f"{key}={choice}" for choice in _values(key, value)]
+    return _arguments(word, takes, given)
 
 
 def _runs_words(word: str, given: list[str]) -> list[str]:
-    """Words of `tnctl runs`: a folder, arguments and options."""
+    """Words of `tnctl runs`: arguments and options."""
     from tnctl.cli.runs import TAKES as TAKEN
 
     if word.startswith("-"):
         return _beginning(word, ["--json", "--help"])
     key, equals, value = word.partition("=")
     if equals and key in TAKEN:
-        return [f"{key}={choice}" for choice in _values(key, value, given)]
-    return _arguments(word, TAKEN, given) + _files(word)
+        return [f"{key}={choice}" for choice in _values(key, value)]
+    return _arguments(word, TAKEN, given)
 
 
 def _beginning(word: str, choices: Iterable[str]) -> list[str]:
@@ -147,36 +138,27 @@ def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
     """Arguments, groups and keys, each as far as the next dot."""
     takes = module_of(command).TAKES
     start = word.lstrip("+~")
-    names, paths = _names(given), list[str]()
-    for path in schema.all_keys():
-        branch, _, rest = path.partition(f".{NAME}.")
-        if used(command, path):
-            named = (f"{branch}.{name}.{rest}" for name in names.get(branch, []))
-            paths += named if rest else [path]
+    # With the name that the word has, such as slots.user.; else up to where the user names one.
+    known = schema.keys_like(start.rpartition(".")[0])
+    paths = [path.partition(f"{NAME}.")[0] for path in known if used(command, path)]
+    recipes = [chosen] if (chosen := _given(given, "recipe")) else shipped.recipes()
     if command not in ("split-graph", "export-embeddings", "init", "rollback"):
         paths += [
             *groups_of(command),
-            *(f"recipe.{key}" for key in settings_of(_recipe(given)) or ()),
+            *(f"recipe.{key}" for recipe in recipes for key in settings_of(recipe) or ()),
         ]
     endings = [path[len(start) :].partition(".") for path in _beginning(start, paths)]
-    keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings)
+    keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings if name or dot)
     return _arguments(word, takes, given) + [
         key for key in keys if key.lstrip("+~") != "recipe.name="
     ]
 
 
-def _values(key: str, value: str, given: list[str]) -> list[str]:
-    """What a key or argument can be set to; files of the user's only when one is begun."""
+def _values(key: str, value: str) -> list[str]:
+    """What a key or argument can be set to, as far as tnctl knows it."""
     name = key.lstrip("+")
     if name == "conf" or name in GROUPS:
-        suffixes = {"conf": (".yaml", ".yml"), "recipe": (".py",)}.get(name)
-        files = _files(value, suffixes) if value and suffixes else []
-        names = shipped.confs() if name == "conf" else _choices(name, given)
-        return _beginning(value, names) + files
-    if name in ("data.train", "data.validation", "data.test"):
-        return _files(value, root=_given(given, "data.root") or "")
-    if name in PATH_ARGUMENTS or TEXT_KEYS.fullmatch(f"{name}="):
-        return _files(value)
+        return _beginning(value, shipped.confs() if name == "conf" else options(name))
     if name == "metric":
         return _beginning(value, schema.all_keys()["evaluation.monitor"].declaration.choices)
     known = None if name in ARGUMENTS else schema.keys_like(name).get(name)
@@ -185,64 +167,5 @@ def _values(key: str, value: str, given: list[str]) -> list[str]:
     return _beginning(value, ["true", "false"] if is_flag else choices)
 
 
-def _choices(group: str, given: list[str]) -> list[str]:
-    """The names of the files of a group: shipped, beside the conf, and in the current folder."""
-    conf = _given(given, "conf") or ""
-    places = {Path.cwd(), Path(conf).parent if conf.endswith((".yaml", ".yml")) else Path.cwd()}
-    names = {path.stem for place in places for path in (place / group).glob("*.yaml")}
-    return sorted({*options(group), *names})
-
-
-def _files(value: str, suffixes: tuple[str, ...] = ("",), root: str = "") -> list[str]:
-    """Files and folders whose path begins so; folders end in a slash."""
-    name = value.rpartition("/")[2]
-    start = value.removesuffix(name)
-    try:
-        entries = sorted(os.scandir(os.path.join(root, start) or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    return [
-        f"{start}{entry.name}{'/' if entry.is_dir() else ''}"
-        for entry in entries
-        if entry.name.startswith(name)
-        and (name[:1] == "." or entry.name[0] != ".")
-        and (entry.is_dir() or entry.name.endswith(suffixes))
-    ]
-
-
 def _given(given: list[str], key: str) -> str | None:
     return next((word.partition("=")[2] for word in given if word.startswith(f"{key}=")), None)
-
-
-def _conf_values(given: list[str]) -> list[dict[str, Any]]:
-    """The values of the conf that the line names, and of the files that it and the line choose."""
-    conf = _given(given, "conf") or ""
-    is_file = conf.endswith((".yaml", ".yml"))
-    path = Path(conf) if is_file else shipped.folder("conf") / f"{conf}.yaml"
-    chosen = {group: name for group in GROUPS if (name := _given(given, group))}
-    values: list[dict[str, Any]] = []
-    with contextlib.suppress(UserError):
-        values.extend(file.values for file in conf_files.files_of(path, chosen))
-    return values
-
-
-def _names(given: list[str]) -> dict[str, list[str]]:
-    """The user's names under each branch, as far as the files of the conf have them."""
-    names: dict[str, list[str]] = {branch: [] for branch in schema.branches()}
-    for values, branch in itertools.product(_conf_values(given), names):
-        section: Any = values
-        for part in branch.split("."):
-            section = section.get(part) if isinstance(section, dict) else None
-        names[branch] += section if isinstance(section, dict) else []
-    # A slot is its own share group unless it says otherwise.
-    names["optimizer.groups"] += names["slots"]
-    return names
-
-
-def _recipe(given: list[str]) -> str | None:
-    """The recipe that the line chooses, or its conf."""
-    sections = (values.get("recipe") for values in _conf_values(given))
-    names = [section.get("name") for section in sections if isinstance(section, dict)]
-    return (
-        _given(given, "recipe") or _given(given, "recipe.name") or next(filter(None, names), None)
-    )

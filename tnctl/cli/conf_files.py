@@ -47,16 +47,13 @@ class ConfFile:
                     yield Entry(folder, stem, place, "override" in str(words).split())
 
 
-def files_of(
-    path: Path, chosen: Mapping[str, str], places: Sequence[Path] = ()
-) -> Iterator[ConfFile]:
+def files_of(path: Path, chosen: Mapping[str, str], places: Sequence[Path]) -> Iterator[ConfFile]:
     """A conf file and those that its defaults name, each before those that it names.
 
     `chosen` has the names that overrides choose of groups, and `places` the folders with files of
-    groups, by default those that every conf has. A file that is not there is left out. Raises
-    UserError for one that cannot be read, and one that names itself.
+    groups. A file that is not there is left out. Raises UserError for one that cannot be read, and
+    one that names itself.
     """
-    places = places or search_path.of_conf(path, ())
     return _files_of(path, Entry("", path.stem, "", False), dict(chosen), places, [])
 
 

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.serving.rows.export import Writers
     from tnctl.serving.rows.export_document import Filter
-    from tnctl.tensornet.exporting import WriteTables
 
 OF_REDIS = ("prefix", "grace")
-OF_TENSORNET = ("tables", "ranks")
-TENSORNET = "tensornet"
 VALUES = "values"
-NOT_OF_TENSORNET = (
-    "precision", "only", "min_show", "top", "since", "golden", VALUES, *OF_REDIS
-)  # fmt: skip
 TAKES = (
     "conf",
     "checkpoint",
@@ -35,14 +29,13 @@ TAKES = (
     "since",
     "golden",
     VALUES,
-    *OF_TENSORNET,
     *OF_REDIS,
 )
 USAGE = (
     "conf=NAME | output=URL | checkpoint=URL [to=URL] "
-    f"[format={'|'.join((*file_formats(), TENSORNET))}] "
+    f"[format={'|'.join(file_formats())}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
-    "[values=train|FILES] [tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
+    "[values=train|FILES] [prefix=NAME] [grace=SECONDS]"
 )
 
 
@@ -64,7 +57,12 @@ def check(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
         refuse_if(
             taken.get("format") == "redis", "format= is of files. Give to=redis://HOST:PORT/DB"
         )
-        arguments.choice(taken, "format", (*file_formats(), TENSORNET))
+        refuse_if(
+            taken.get("format") == "tensornet",
+            "tnctl no longer writes TensorNet's tables. format=text has their columns, without the "
+            "optimizer's state",
+        )
+        arguments.choice(taken, "format", file_formats())
         outputs.check_folder(place_of(checkpoint, conf.output, taken))
         return
     refuse_if(
@@ -76,7 +74,6 @@ def check(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
 
 def place_of(checkpoint: "Checkpoint", output: str, taken: dict[str, str]) -> str:
     name = "embeddings" if "since" not in taken else f"embeddings-{checkpoint.step}"
-    name = TENSORNET if taken.get("format") == TENSORNET else name
     return taken.get("to") or files.join(output, name)
 
 
@@ -85,10 +82,7 @@ def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int
     from tnctl.checkpoint.load import open_checkpoint
 
     checkpoint = open_checkpoint(task["checkpoint"])
-    taken = task["arguments"]
-    if taken.get("format") == TENSORNET:
-        return export_tables(checkpoint, conf, taken, processes.tables().write)
-    return export(checkpoint, conf, taken, processes.writers())
+    return export(checkpoint, conf, task["arguments"], processes.writers())
 
 
 def export(
@@ -100,10 +94,6 @@ def export(
     from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
     from tnctl.serving.rows.precision import PRECISIONS
 
-    if taken.get("format") == TENSORNET:
-        return export_tables(checkpoint, conf, taken)
-    if wrong := next((key for key in OF_TENSORNET if key in taken), None):
-        raise UserError(f"{wrong}= is of format={TENSORNET}. Leave it out")
     golden = arguments.count(taken, "golden", GOLDEN_ROWS)
     precision = arguments.choice(taken, "precision", PRECISIONS)
     filter, since = filter_of(taken), taken.get("since")
@@ -123,7 +113,7 @@ def export(
         checkpoint,
         conf,
         place_of(checkpoint, conf.output, taken),
-        encoding=arguments.choice(taken, "format", (*file_formats(), TENSORNET)),
+        encoding=arguments.choice(taken, "format", file_formats()),
         precision=precision,
         filter=filter,
         since=since,
@@ -133,24 +123,6 @@ def export(
         values=taken.get(VALUES),
         writers=writers,
     )
-    return 0
-
-
-def export_tables(
-    checkpoint: "Checkpoint",
-    conf: Conf,
-    taken: dict[str, str],
-    write: "WriteTables | None" = None,
-) -> int:
-    """Write the rows with their state as TensorNet's text."""
-    from tnctl.tensornet.exporting import export, write_alone
-
-    if wrong := next((key for key in NOT_OF_TENSORNET if key in taken), None):
-        raise UserError(f"format={TENSORNET} writes all rows as they are: leave {wrong}= out")
-    to = place_of(checkpoint, conf.output, taken)
-    refuse_if(server_format(to) is not None, f"format={TENSORNET} is of files. Give to=FOLDER")
-    ranks = arguments.count(taken, "ranks", 1)
-    export(checkpoint, conf, to, taken.get("tables"), ranks, write or write_alone)
     return 0
 
 

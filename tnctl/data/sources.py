@@ -342,7 +342,7 @@ def rows_of_files(conf: Conf, split: str) -> int | None:
     rows = 0
     for url in files_of(conf, split):
         with empty_skipped(conf):
-            rows += sum(reader.group_rows(url))
+            rows += sum(reader.counts(url))
     return rows
 
 

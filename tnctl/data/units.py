@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from tnctl.data import sources
-from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.file_reader import GroupedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.unit_records import MOST_UNITS, WHOLE, Remainder, Unit, UnitsRecord
@@ -35,9 +34,9 @@ MOST_PER_WORKER = 64
 def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     """The units of a split for so many workers, in the order of the data; one for one worker.
 
-    Files of text and of records are never cut. Parquet, ORC and prepared data of few files is cut
-    between row groups or stripes, and generated data between rows, so that workers have about as
-    many rows. Raises `Failure` for files that cannot be listed, or whose row groups cannot be read.
+    Files of text, of records and of ORC are never cut. Parquet and prepared data of few files is
+    cut between row groups, and generated data between rows, so that workers have about as many
+    rows. Raises `Failure` for files that cannot be listed, or whose row groups cannot be read.
     """
     if workers == 1:
         return [WHOLE]
@@ -124,10 +123,12 @@ def units_again(conf: Conf, split: str, record: UnitsRecord, way: str) -> list[U
     whole = [unit for unit in units if unit.file is not None]
     whole = [replace(unit, file=sources.url_of(conf, split, str(unit.file))) for unit in whole]
     if len(units) != record.count or record.sha256 not in (checksum(units), checksum(whole)):
+        is_orc = conf.data.prepared is None and conf.data.format == "orc"
+        also = ", or an earlier tnctl cut files of ORC between stripes" if is_orc else ""
         raise Failure(
             f"data.{split} is cut into {len(units):,} units, and was cut into {record.count:,} "
             "others when training stopped in the middle of it: its files or their row groups have "
-            f"changed. Put the earlier ones back, or {way}"
+            f"changed{also}. Put the earlier ones back, or {way}"
         )
     return units
 
@@ -166,7 +167,6 @@ def _way_out(conf: Conf, workers: int) -> str:
     if conf.data.is_generated:
         return f"Name more rows, {fewer}"
     files = f"Write it as {workers} files or more"
-    reader = reader_of(conf)
-    if isinstance(reader, ArrowReader):
-        return f"{files}, or with at least {workers} {reader.group}s, {fewer}"
+    if isinstance(reader_of(conf), GroupedReader):
+        return f"{files}, or with at least {workers} row groups, {fewer}"
     return f"{files} of about the same size, or as Parquet, {fewer}"

@@ -85,29 +85,7 @@ class LookUpRows:
     ids: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteTables:
-    """Write this worker's files of tables for TensorNet into a folder.
-
-    `tables` and `ranks` are those of `tnctl export-embeddings`. The reply is `TablesWritten`.
-    """
-
-    command: Literal["write_tables"] = "write_tables"
-    checkpoint: Manifested
-    folder: Text
-    tables: str | None
-    ranks: Count
-
-
-ExportCommand = (
-    SelectRows
-    | SendTopRows
-    | CountSelected
-    | WriteSelected
-    | OpenWritten
-    | LookUpRows
-    | WriteTables
-)
+ExportCommand = SelectRows | SendTopRows | CountSelected | WriteSelected | OpenWritten | LookUpRows
 
 
 # ---- Replies -----------------------------------------------------------------
@@ -133,11 +111,3 @@ class SelectedWritten:
 
     groups: tuple[FileGroup, ...]
     files: dict[str, FileEntry]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TablesWritten:
-    """The entries of the files that were written, and the rows in them of each table."""
-
-    files: dict[str, FileEntry]
-    rows: tuple[Count, ...]

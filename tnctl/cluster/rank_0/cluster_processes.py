@@ -17,7 +17,6 @@ from tnctl.training.warm import WarmStart
 
 if TYPE_CHECKING:
     from tnctl.cluster.rank_0.exporting_together import ClusterWriters
-    from tnctl.cluster.rank_0.tables_together import ClusterTables
 
 SECONDS_OF_A_SIGNAL = 2.0
 
@@ -54,12 +53,6 @@ class ClusterProcesses:
         from tnctl.cluster.rank_0.exporting_together import ClusterWriters
 
         return ClusterWriters(self._node)
-
-    def tables(self) -> "ClusterTables":
-        """All workers, to write tables for TensorNet."""
-        from tnctl.cluster.rank_0.tables_together import ClusterTables
-
-        return ClusterTables(self._node)
 
     def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> ClusterWorkers:
         # The system may send a signal to the supervisor, which passes it on, and to each worker.

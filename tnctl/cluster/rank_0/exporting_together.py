@@ -1,6 +1,6 @@
 """An export that all workers write on command of rank 0: each the rows of its shards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl import files
 from tnctl.cluster.messages import commands, export_commands
 from tnctl.cluster.messages.shapes import first_shards
 from tnctl.cluster.node import Node
-from tnctl.cluster.rank_0.writing_together import write_together
 from tnctl.cluster.workers.export_parts import ExportPart, base64_of
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.serving.rows.embeddings import FileEmbeddings
@@ -87,15 +87,19 @@ class ClusterWriters:
             ).values()
             if name is not None
         ]
-        written = write_together(
-            node,
-            output,
-            names,
-            export_commands.WriteSelected(folder=output.folder),
-            export_commands.SelectedWritten,
-            lambda: self._part.write(output.folder, output.to),
-        )
-        parts = [Written(part.groups, part.files) for part in written]
+        output.claims.add(names)
+        output.is_shared = node.workers > 1
+        replies = node.command_others(export_commands.WriteSelected(folder=output.folder))
+        with node.named():
+            parts = [self._part.write(output.folder, output.to)]
+        parts += [
+            Written(reply.groups, reply.files)
+            for reply in commands.replies_of(export_commands.SelectedWritten, replies)
+        ]
+        output.is_shared = False
+        if {name for part in parts for name in part.files} != set(names):
+            raise Failure("a worker has written other files than its part has")
+        check_seen(output, parts)
         if node.workers == 1:
             return parts[0]
         joined = tuple(map(self._joined, zip(*(part.groups for part in parts), strict=True)))
@@ -196,6 +200,18 @@ class ClusterWriters:
             parts=tuple(parts),
             error=error_of_chain([entry.error for entry in entries], rows),
         )
+
+
+def check_seen(output: Output, parts: Sequence[Written]) -> None:
+    """Refuse a folder that is another one for some worker. Raises UserError."""
+    for rank, part in enumerate(parts):
+        for name, entry in part.files.items():
+            url = files.join(output.folder, name)
+            refuse_if(
+                not files.exists(url) or files.size(url) != entry.bytes,
+                f"to={output.to}: worker 0 does not see {name}, which worker {rank} wrote "
+                "there. Name a folder of a storage that all workers share",
+            )
 
 
 class ClusterEmbeddings:

@@ -20,7 +20,6 @@ from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.group_writing import Written, write_groups
 from tnctl.serving.rows.top_rows import TopRows
 from tnctl.tables.shards import shards_of
-from tnctl.tensornet.exporting import Share, TablesRequest, WrittenPart
 
 
 class ExportPart:
@@ -111,8 +110,6 @@ class ExportFollower:
                 self._selected.open(folder, content)
             case export_commands.LookUpRows(group=group, ids=ids):
                 return self._selected.look_up(group, parsed_ids(ids))
-            case export_commands.WriteTables():
-                return self._write_tables(command)
         return commands.Done()
 
     @property
@@ -139,18 +136,6 @@ class ExportFollower:
         top = self._part.top_rows(command.filter.top)
         counts = tuple((rows.rows, len(rows.candidates()[0])) for rows in top)
         return export_commands.RowsSelected(top=counts)
-
-    def _write_tables(self, command: export_commands.WriteTables) -> export_commands.TablesWritten:
-        checkpoint = _opened(command.checkpoint)
-        request = TablesRequest(checkpoint, self._conf, command.tables, command.ranks)
-        written = write_tables(self._node, request, command.folder, command.folder)
-        return export_commands.TablesWritten(files=written.files, rows=written.rows)
-
-
-def write_tables(node: Node, request: TablesRequest, folder: str, to: str) -> WrittenPart:
-    """Write a worker's files of tables for TensorNet into a folder that becomes `to`."""
-    share = Share(request.ranks, node.rank, node.workers)
-    return request.write(share, Inventory(folder, to=to), node.end_with_others)
 
 
 def _opened(manifested: export_commands.Manifested) -> Checkpoint:

@@ -4,10 +4,10 @@ import os
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from tnctl import files
 from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Where
-from tnctl.data.formats.file_reader import GroupedReader
-from tnctl.data.nested_columns import paths_of, require_paths, selected, stored_columns
+from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.nested_columns import paths_of, require_paths, selected
 from tnctl.errors import Failure
 
 BATCH_ROWS = 65_536
@@ -24,73 +24,52 @@ BATCH_BYTES = 64 << 20  # of a batch on average; of longer rows a batch has fewe
 REWRITE = "Write it again, or set data.format to what it is"
 
 
-class ArrowFile(Protocol):
-    """An open file: its columns, the rows of its groups, and their batches."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-
-    @property
-    def group_rows(self) -> list[int]:
-        """The rows of each row group or stripe."""
-
-    def batches(self, needed: list[str], groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The rows of some groups, with the columns, or fields of structs, `needed`."""
-
-
 @dataclass(frozen=True)
-class ArrowReader(GroupedReader):
+class ArrowReader(FileReader):
     """Reads files of Arrow record batches, with columns in the types of the file."""
 
     check_utf8: bool
     bad_rows: int
     format: ClassVar[str]
-    group: ClassVar[str]  # the word for a group
 
     @abstractmethod
-    def opened(self, url: str, stream: BinaryIO) -> ArrowFile:
-        """The file of a seekable stream that is not empty."""
+    def schema(self, stream: BinaryIO) -> pa.Schema:
+        """The columns of a file, by a seekable stream that is not empty."""
 
-    def pieces_of_groups(
-        self, url: str, needed: list[str], first: int, end: int | None
+    def pieces_of_batches(
+        self, url: str, needed: list[str], batches: Iterable[pa.RecordBatch], row: int = 1
     ) -> Iterator[Piece]:
+        """The rows of batches that follow each other in a file, the first with the number `row`."""
         bad = BadRows(self.bad_rows)
-        with self._open(url) as file:
-            require_paths(url, needed, file.schema)
-            chosen, row = group_range(url, file.group_rows, first, end, self.group)
-            for batch in file.batches(stored_columns(needed, file.schema), chosen):
-                table = selected(batch, needed)
-                numbers = np.arange(row, row + batch.num_rows)
-                row += batch.num_rows
-                if self.check_utf8:
-                    good = _utf8_rows(url, numbers, batch, bad)
-                    if not good.all():
-                        table, numbers = table.filter(pa.array(good)), numbers[good]
-                for part in _parts(table):
-                    yield bad.piece(table[part], _where(url, numbers[part]))
-
-    def group_rows(self, url: str) -> list[int]:
-        with self._open(url) as file:
-            return file.group_rows
+        for batch in batches:
+            table = selected(batch, needed)
+            numbers = np.arange(row, row + batch.num_rows)
+            row += batch.num_rows
+            if self.check_utf8:
+                good = _utf8_rows(url, numbers, batch, bad)
+                if not good.all():
+                    table, numbers = table.filter(pa.array(good)), numbers[good]
+            for part in _parts(table):
+                yield bad.piece(table[part], _where(url, numbers[part]))
 
     def columns(self, url: str) -> list[str]:
-        with self._open(url) as file:
-            return list(file.schema.names)
+        with self.opened(url) as stream:
+            return list(self.schema(stream).names)
 
     def require(self, url: str, needed: list[str]) -> None:
-        with self._open(url) as file:
-            require_paths(url, needed, file.schema)
+        with self.opened(url) as stream:
+            require_paths(url, needed, self.schema(stream))
 
     def paths(self, url: str) -> list[str]:
         """The names of a file's columns, and instead of structs the paths of what is in them."""
-        with self._open(url) as file:
-            return paths_of(file.schema)
+        with self.opened(url) as stream:
+            return paths_of(self.schema(stream))
 
     @contextmanager
-    def _open(self, url: str) -> Iterator[ArrowFile]:
+    def opened(self, url: str) -> Iterator[BinaryIO]:
+        """A file as `seekable` opens it, Arrow's errors `translated`."""
         with seekable(url) as stream, translated(url, self.format):
-            yield self.opened(url, stream)
+            yield stream
 
 
 def _parts(table: pa.Table) -> Iterator[slice]:
@@ -99,23 +78,6 @@ def _parts(table: pa.Table) -> Iterator[slice]:
     rows = min(BATCH_ROWS, longest)
     for start in range(0, max(table.num_rows, 1), rows):
         yield slice(start, start + rows)
-
-
-def group_range(
-    url: str, rows: Sequence[int], first: int, end: int | None, word: str
-) -> tuple[list[int], int]:
-    """The numbers of groups `first` to `end` - 1 (None: the last), and their first row, from 1.
-
-    `rows` are those of each group, `word` what a group is called. Raises `Failure` for groups that
-    the file does not have.
-    """
-    end = len(rows) if end is None else end
-    if not first <= end <= len(rows):
-        raise Failure(
-            f"{url} has {len(rows)} {word}s, and {first + 1} to {end} are to be read: the file was "
-            "changed meanwhile. Put the earlier one back"
-        )
-    return list(range(first, end)), sum(rows[:first]) + 1
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from tnctl import limits
-from tnctl.data.formats import parquet_footer
+from tnctl.data.file_pieces import Piece
 from tnctl.data.formats.arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowReader
-from tnctl.data.nested_columns import columns_of
+from tnctl.data.formats.file_reader import GroupedReader
+from tnctl.data.nested_columns import columns_of, require_paths, stored_columns
 from tnctl.errors import Failure
 
 # Of a batch on average; of what has longer lists a batch has fewer rows.
@@ -21,14 +22,27 @@ PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class ParquetReader(ArrowReader):
+class ParquetReader(GroupedReader, ArrowReader):
     """Reads Parquet, with columns in the types of the file."""
 
     format: ClassVar[str] = "Parquet"
-    group: ClassVar[str] = "row group"
 
-    def opened(self, url: str, stream: BinaryIO) -> "ParquetFile":
-        return ParquetFile(url, stream)
+    def schema(self, stream: BinaryIO) -> pa.Schema:
+        return pq.ParquetFile(stream).schema_arrow
+
+    def group_rows(self, url: str) -> list[int]:
+        with self.opened(url) as stream:
+            return rows_of_groups(pq.ParquetFile(stream).metadata)
+
+    def pieces_of_groups(
+        self, url: str, needed: list[str], first: int, end: int | None
+    ) -> Iterator[Piece]:
+        with self.opened(url) as stream:
+            file = ParquetFile(url, stream)
+            require_paths(url, needed, file.schema)
+            chosen, row = group_range(url, file.group_rows, first, end)
+            batches = file.batches(stored_columns(needed, file.schema), chosen)
+            yield from self.pieces_of_batches(url, needed, batches, row)
 
 
 class ParquetFile:
@@ -54,7 +68,7 @@ class ParquetFile:
 
         Raises `Failure` for lists with more values than a row group may have.
         """
-        described = row_groups(self._url, self._file.schema, self._stream, needed)
+        described = row_groups(self._url, self._file.metadata, needed)
         if any(group.longest > CHUNK_BYTES for group in described):
             self._file = pq.ParquetFile(
                 self._stream,
@@ -85,6 +99,22 @@ def rows_of_groups(metadata: pq.FileMetaData) -> list[int]:
     return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
+def group_range(
+    url: str, rows: Sequence[int], first: int, end: int | None
+) -> tuple[list[int], int]:
+    """The numbers of row groups `first` to `end` - 1 (None: the last), and their first row, from 1.
+
+    `rows` are those of each row group. Raises `Failure` for row groups that the file does not have.
+    """
+    end = len(rows) if end is None else end
+    if not first <= end <= len(rows):
+        raise Failure(
+            f"{url} has {len(rows)} row groups, and {first + 1} to {end} are to be read: the file "
+            "was changed meanwhile. Put the earlier one back"
+        )
+    return list(range(first, end)), sum(rows[:first]) + 1
+
+
 class RowGroup(NamedTuple):
     """What a row group has in the columns that are read, by the footer."""
 
@@ -94,34 +124,35 @@ class RowGroup(NamedTuple):
     """bytes, as stored, of the longest column"""
 
 
-def row_groups(
-    url: str, schema: pq.ParquetSchema, stream: BinaryIO, needed: Sequence[str] | None = None
-) -> list[RowGroup]:
-    """The row groups of a file, of the columns `needed` (default: of all).
+def row_groups(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) -> list[RowGroup]:
+    """The row groups of a file, of the columns `needed`.
 
     Raises `Failure` where lists have more values than a row group may have.
     """
-    paths = {leaf: schema.column(leaf).path for leaf in range(len(schema.names))}
+    schema = metadata.schema
     # Parts of lists and structs have the column's name in front.
-    prefixes = None if needed is None else tuple(f"{name}." for name in needed)
+    prefixes = tuple(f"{name}." for name in needed)
     leaves = [
-        leaf for leaf, path in paths.items() if prefixes is None or f"{path}.".startswith(prefixes)
+        leaf
+        for leaf in range(len(schema.names))
+        if f"{schema.column(leaf).path}.".startswith(prefixes)
     ]
     lists = {leaf for leaf in leaves if schema.column(leaf).max_repetition_level}
     described = []
-    for number, group in enumerate(parquet_footer.groups(stream)):
-        if len(group.columns) != len(paths):
-            raise ValueError(f"row group {number + 1} has {len(group.columns)} columns")
-        columns = {leaf: group.columns[leaf] for leaf in leaves}
-        values = sum(columns[leaf].values for leaf in lists)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_columns != len(schema.names):
+            raise ValueError(f"row group {number + 1} has {group.num_columns} columns")
+        columns = {leaf: group.column(leaf) for leaf in leaves}
+        values = sum(columns[leaf].num_values for leaf in lists)
         if values > limits.GROUP_VALUES:
             raise Failure(
                 f"{url}, row group {number + 1}: {values:,} values in lists, and a row group has "
                 f"at most {limits.GROUP_VALUES:,}. Write smaller row groups"
             )
-        size = sum(column.uncompressed_bytes for column in columns.values())
+        size = sum(column.total_uncompressed_size for column in columns.values())
         share = min(BATCH_VALUES / max(values, 1), BATCH_BYTES / max(size, 1))
-        batch_rows = max(1, min(BATCH_ROWS, int(group.rows * share)))
-        longest = max((column.compressed_bytes for column in columns.values()), default=0)
-        described.append(RowGroup(batch_rows if group.rows else BATCH_ROWS, longest))
+        batch_rows = max(1, min(BATCH_ROWS, int(group.num_rows * share)))
+        longest = max((column.total_compressed_size for column in columns.values()), default=0)
+        described.append(RowGroup(batch_rows if group.num_rows else BATCH_ROWS, longest))
     return described

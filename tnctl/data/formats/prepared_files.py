@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from tnctl import documents, files, manifest
 from tnctl.data.file_pieces import Piece, counted
 from tnctl.data.formats import prepared_columns
-from tnctl.data.formats.arrow_files import group_range, seekable, translated
+from tnctl.data.formats.arrow_files import seekable, translated
 from tnctl.data.formats.file_reader import GroupedReader
-from tnctl.data.formats.parquet_files import ParquetReader, row_groups, rows_of_groups
+from tnctl.data.formats.parquet_files import ParquetReader, group_range, rows_of_groups
 from tnctl.data.formats.prepared_columns import AGAIN
 from tnctl.data.formats.prepared_document import SPLITS, DecidingConf, PreparedManifest, SplitEntry
 from tnctl.errors import Failure, UserError
@@ -160,9 +160,7 @@ class PreparedReader(GroupedReader):
             )
         with seekable(url) as stream, translated(url, ParquetReader.format, AGAIN):
             source = pq.ParquetFile(stream, page_checksum_verification=True)
-            row_groups(url, source.schema, stream)
-            rows = rows_of_groups(source.metadata)
-            chosen, row = group_range(url, rows, first, end, ParquetReader.group)
+            chosen, row = group_range(url, rows_of_groups(source.metadata), first, end)
             for group in chosen:
                 table = source.read_row_group(group)
                 prepared_columns.check(self._conf, table, url)
