@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 OF_REDIS = ("prefix", "grace")
 OF_TENSORNET = ("tables", "ranks")
 TENSORNET = "tensornet"
-VALUES = "values"
-NOT_OF_TENSORNET = (
-    "precision", "only", "min_show", "top", "since", "golden", VALUES, *OF_REDIS
-)  # fmt: skip
+NOT_OF_TENSORNET = ("precision", "only", "min_show", "top", "since", "golden", *OF_REDIS)
 TAKES = (
     "conf",
     "checkpoint",
@@ -34,7 +31,6 @@ TAKES = (
     "top",
     "since",
     "golden",
-    VALUES,
     *OF_TENSORNET,
     *OF_REDIS,
 )
@@ -42,7 +38,7 @@ USAGE = (
     "conf=NAME | output=URL | checkpoint=URL [to=URL] "
     f"[format={'|'.join((*file_formats(), TENSORNET))}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
-    "[values=train|FILES] [tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
+    "[tables=NAME:GROUP.SEGMENT,…] [ranks=N] [prefix=NAME] [grace=SECONDS]"
 )
 
 
@@ -111,7 +107,6 @@ def export(
         refuse_if(
             "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
         )
-        refuse_if(VALUES in taken, "values= is of files, and Redis has rows alone. Leave it out")
     elif wrong := next((key for key in OF_REDIS if key in taken), None):
         raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
     elif since is not None and (since == "current" or server_format(since)):
@@ -130,7 +125,6 @@ def export(
         golden=golden,
         prefix=taken.get("prefix", PREFIX),
         grace=arguments.count(taken, "grace", GRACE),
-        values=taken.get(VALUES),
         writers=writers,
     )
     return 0
