@@ -12,6 +12,7 @@ from dataless_runs import Run, conf_of
 from test_before_tensorflow import REFUSING
 
 import tnctl
+from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.data import arrow_tables
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
@@ -21,7 +22,7 @@ from tnctl.model import building
 from tnctl.schema import ID_KINDS
 from tnctl.tables.columns import hash_bytes
 
-GOLDEN = Path(__file__).parent / "golden/ids.json"
+GOLDEN = Path(__file__).parent / "golden/checkpoint"
 SLOTS = {
     "name": {},
     "seeded": {"seed": 3, "missing": "value"},
@@ -109,16 +110,17 @@ def test_ids_are_those_of_training(saved):
     assert expected["shared"] == expected["name"]
 
 
-def test_hashes_are_the_golden_ones():
-    slots = {"hashed": {}, "seeded": {"seed": 3}}
-    data = {"train": "none.csv", "missing": []}
-    conf = conf_of("none", slots=slots, data=data)
-    golden = json.loads(GOLDEN.read_text("utf-8"))["ids"]
-    for name, slot in conf.slots.items():
-        ids = {line["text"]: int(line["id"], 16) for line in golden if line["seed"] == slot.seed}
-        of_values = ids_of_values(conf, Statistics(), name, list(ids))
-        assert of_values.ids.tolist() == list(ids.values())
-        assert of_values.has_id.all() and len(ids) > 5
+def test_ids_are_those_of_the_golden_rows():
+    """A checkpoint of an earlier version has raw rows with their ids."""
+    checked = 0
+    for line in open_checkpoint(str(GOLDEN)).golden():
+        for slot, texts in line.ids.items():
+            value = line.row[slot]
+            values = value.split("|") if slot == "item" else [value]
+            ids = tnctl.ids(GOLDEN, slot, values)
+            assert list(map(str, ids.compressed())) == list(texts), (slot, value)
+            checked += len(ids)
+    assert checked > 20
 
 
 def test_what_is_returned_goes_into_a_table(saved):
