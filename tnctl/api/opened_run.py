@@ -57,12 +57,13 @@ def ids(run: "Url | Run", slot: str, values: Any) -> "np.ma.MaskedArray[Any, np.
     `run` is the folder or URL of a run, whose newest complete checkpoint is taken, or of a
     checkpoint, or a `Run`. Only the manifest and the conf of the checkpoint are read, no table of
     rows, and TensorFlow is not imported. `values` are what `Run.embeddings` takes: each is one
-    value of the data, not a list of several, and for a cross a tuple. Where a value has no id, the
-    array is masked: a missing value without missing=value, padding, a value that is not in a
-    vocabulary without oov, an integer from `size` on. The ids are those of the column `id` in the
-    exported file of the slot's share group. Raises UserError for a slot that the conf lacks and for
-    values that are no column; Failure for a value that cannot be an id, such as a text for buckets,
-    and when there is no complete checkpoint.
+    value of the data, not a list of several, and for a cross a tuple. The array is masked where
+    a value has no id: a missing one, padding, a text that is not in a vocabulary without oov, an
+    integer from `size` on. With missing=value these have the id of missing values, except padding
+    of a sequence. The ids are those of the column `id` in the exported file of the slot's share
+    group. Raises UserError for a slot that the conf lacks and for values that are no column;
+    Failure for a value that cannot be an id, such as a text for buckets, and when there is no
+    complete checkpoint.
     """
     import numpy as np
 
