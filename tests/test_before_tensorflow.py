@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-# Runs commands in a process in which the import of TensorFlow and Keras fails.
-PROGRAM = """\
+# The import of TensorFlow and Keras fails in a process that begins so.
+REFUSING = """\
 import contextlib, io, json, sys
 
 class Refusing:
@@ -17,6 +17,11 @@ class Refusing:
             raise ImportError(f"{name} is imported")
 
 sys.meta_path.insert(0, Refusing())
+"""
+# Runs commands.
+PROGRAM = (
+    REFUSING
+    + """
 from tnctl.cli.main import main
 
 answers = {}
@@ -29,6 +34,7 @@ for line in json.loads(sys.argv[1]):
             answers[line] = [stop.code, err.getvalue().splitlines()[-1]]
 print(json.dumps(answers))
 """
+)
 NEW = "conf=small.yaml output=new"
 MISTAKES = {
     f"train {NEW} data.train=nope.csv": "clicks/nope.csv was not found",
@@ -65,6 +71,7 @@ MISTAKES = {
     "export-embeddings output=run to=file": "file is a file",
     "export-embeddings output=run to=file/below": "file/below",
     "export-embeddings output=run format=onnx": "no format 'onnx'",
+    "export-embeddings output=run values=train": "tnctl no longer has values=. In Python",
     "export-embeddings output=run format=redis": "to=redis://",
     "export-embeddings output=run format=tensornet": "format=text has their columns",
     "export-embeddings output=run ranks=2": "no longer has ranks=",

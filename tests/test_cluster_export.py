@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cluster_in_one_process import following
-from dataless_runs import Run, conf_of
 from test_export import CHANGING, FILTERS, history
-from test_values import SLOTS
 
 from tnctl import manifest
 from tnctl.checkpoint.chain import open_checkpoint
@@ -18,7 +16,6 @@ from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.workers import export_parts
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
-from tnctl.serving.rows import value_source
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, Filter
 from tnctl.serving.rows.folding import fold
@@ -148,72 +145,6 @@ def test_golden_parts_have_the_rows_of_the_golden_exports(tmp_path):
     assert folded[0] == folded[1] != folded[2] == folded[3]
     content = manifest.read(str(exports / "parts-2"), ExportManifest)
     assert [len(entry.parts) for entry in content.groups] == [3] * len(content.groups)
-
-
-@pytest.fixture(scope="module")
-def named(tmp_path_factory):
-    """A run of integer ids, two of its checkpoints, and files with values of these ids."""
-    folder = tmp_path_factory.mktemp("named")
-    run = Run(conf_of(folder / "run", slots=SLOTS))
-    folders = [str(run.train(3).save(golden=[])), str(run.train(2, ids=20).save(golden=[]))]
-    lines = [f"{n},{n}|{n + 1}|0{n},{n * 3}" for n in range(80)]
-    (folder / "a.csv").write_text("\n".join(["user,item,last_item", *lines]) + "\n")
-    (folder / "users.csv").write_text("\n".join(["user", *map(str, range(20))]) + "\n")
-    return run, folders, folder
-
-
-def values_in(folder):
-    return {path.name: path.read_bytes() for path in Path(folder).glob("*.values.parquet")}
-
-
-@pytest.mark.parametrize(("encoding", "workers", "only"), [
-    ("parquet", 2, None), ("text", 3, None), ("dictionary", 2, ("user",)), ("parquet", 1, None),
-])  # fmt: skip
-def test_values_are_those_of_one_process(named, tmp_path, encoding, workers, only):
-    run, folders, data = named
-    arguments = {
-        "encoding": encoding, "filter": Filter(slots=only), "values": f"{data}/a.csv"
-    }  # fmt: skip
-    expected = alone(run, folders[0], tmp_path / "alone", **arguments)
-    content = together(run, folders[0], tmp_path / "parts", workers, **arguments)
-    assert manifest.read(str(tmp_path / "parts"), ExportManifest) == content
-    assert content.version == 3 and content.values == expected.values
-    assert len(content.groups[0].stored) == workers
-    assert all(entry.values > 1 for entry in content.values)
-    assert values_in(tmp_path / "parts") == values_in(tmp_path / "alone") != {}
-    fold(str(tmp_path / "parts"), str(tmp_path / "folded"))
-    assert files_of(tmp_path / "folded") == files_of(tmp_path / "alone")
-
-
-def test_values_of_a_chain_of_parts_are_folded(named, tmp_path):
-    run, folders, data = named
-    for place, write in (("alone", alone), ("parts", together)):
-        base, delta = tmp_path / place / "base", tmp_path / place / "delta"
-        write(run, folders[0], base, values=f"{data}/a.csv")
-        content = write(run, folders[1], delta, values=f"{data}/users.csv", since=str(base))
-        assert [entry.slot for entry in content.values] == ["user"]
-        assert content.values[0].values > 1
-        fold(str(delta), str(tmp_path / place / "folded"))
-    assert values_in(tmp_path / "parts/delta") == values_in(tmp_path / "alone/delta")
-    assert files_of(tmp_path / "parts/folded") == files_of(tmp_path / "alone/folded")
-
-
-def test_values_are_not_written_once_a_worker_has_ended(named, tmp_path, monkeypatch):
-    run, folders, data = named
-    collect = value_source.collect
-
-    def ending(*arguments):
-        collect(*arguments)
-        node.fail(Failure("worker 1 cannot be reached"))
-
-    monkeypatch.setattr(value_source, "collect", ending)
-    with (
-        pytest.raises(Failure, match="worker 1 cannot be reached"),
-        following(run.conf, 2) as (node, _),
-    ):
-        writers = ClusterProcesses(node).writers()
-        alone(run, folders[0], tmp_path / "to", writers=writers, values=f"{data}/a.csv")
-    assert not (tmp_path / "to").exists()
 
 
 def test_another_storage(days):

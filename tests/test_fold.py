@@ -8,8 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dataless_runs import IDS, Run, conf_of
+from resealed_manifests import reseal
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
@@ -342,3 +345,41 @@ def test_what_was_folded_before_is_replaced(broken, cli):
         done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
         assert done.code == 0, done.err
         assert contents(broken / "folded") == contents(broken / encoding / "full")
+
+
+def add_values(folder, slot):
+    """Give an export the file of values that earlier versions of tnctl wrote with values=."""
+    name = f"{slot}.values.parquet"
+    columns = {"id": pa.array([1, 2], pa.uint64()), "value": pa.array(["1", "2"])}
+    pq.write_table(pa.table(columns), folder / name)
+    document = json.loads((folder / manifest.NAME).read_text())
+    document["files"][name] = None
+    (folder / manifest.NAME).write_text(json.dumps(document))
+    entry = {"slot": slot, "file": name, "values": 2, "ids": 2}
+    reseal(folder, version=3, values=[entry])
+    return folder / name, entry
+
+
+def test_values_of_earlier_versions_are_read_and_replaced_and_not_folded(broken, chain_of_exports):
+    _, conf, checkpoints = chain_of_exports
+    old, delta, full = (broken / "parquet/full", broken / "delta", broken / "newest")
+    path, entry = add_values(old, "user")
+    assert manifest.read(str(old), ExportManifest).values[0].file == path.name
+    assert lookups(old) == lookups(broken / "parquet/3")
+    content = export(checkpoints[4], conf, str(delta), since=str(old), golden=0)
+    assert (content.version, content.values) == (1, None)
+    export(checkpoints[4], conf, str(full), golden=0)
+    folded = fold(str(delta), str(broken / "folded"))
+    assert (folded.version, folded.values) == (1, None)
+    assert contents(broken / "folded") == contents(full)
+
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(Failure, match=r"user\.values\.parquet is damaged"):
+        open_embeddings(str(old))
+    path.write_bytes(data)
+    reseal(old, values=[entry, entry])
+    with pytest.raises(Failure, match="values are of slots that are there twice, or of others"):
+        open_embeddings(str(old))
+    export(checkpoints[4], conf, str(old), golden=0)
+    assert contents(old) == contents(full)

@@ -21,10 +21,7 @@ import yaml
 import tnctl
 from tnctl import files, schema
 from tnctl.data import arrow_tables
-from tnctl.data.features import Features
-from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
-from tnctl.evaluation import value_rows
 from tnctl.tables.columns import hash_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -395,33 +392,6 @@ def test_values_that_are_none(run, slot, values, words):
     assert words in refused(run.embeddings, slot, values)
 
 
-def test_ids_of_values_are_those_of_the_data():
-    """Every kind of ids, against the way from a table to ids."""
-    conf = tnctl.compose("deepfm")
-    conf.slots = {
-        "a": schema.Slot(),
-        "m": schema.Slot(ids="modulo", size=7, missing="value", seed=3),
-        "i": schema.Slot(ids="integer", size=1000),
-        "v": schema.Slot(ids="vocabulary", vocabulary=["5", "7"], oov=2),
-        "b": schema.Slot(ids="boundaries", boundaries=[3.0, 6.0]),
-        "s": schema.Slot(pooling="none", max_length=2, keep="last", separator="|"),
-        "p": schema.Slot(padding=hash_bytes(b"5", 0)),
-        "x": schema.Slot(cross=["a", "column"]),
-    }
-    conf.numeric = {}
-    values = ["5", "7", "6", None, "", "123"]
-    table = pa.table(dict.fromkeys([*"amivbsp", "column"], values))
-    features = Features(conf, [(list(conf.slots), [1] * 8)], Statistics(), labelled=False)
-    cells = features.read(table, arrow_tables.where).cells
-    for name in conf.slots:
-        given = list(zip(values, values, strict=True)) if name == "x" else values
-        _, of_values = value_rows._encoded(conf, Statistics(), name, given)
-        assert of_values.lengths().tolist() == cells[name].lengths().tolist(), name
-        assert of_values.ids.tolist() == cells[name].ids.tolist(), name
-    for given in (["5"], [("5",)], "55", [None]):
-        assert "values" in refused(value_rows._encoded, conf, Statistics(), "x", given)
-
-
 # ---- the run -----------------------------------------------------------------
 
 
@@ -541,7 +511,7 @@ def code_of(notebook):
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_and_the_page_run(tmp_path, monkeypatch, capsys):
+def test_the_notebook_and_the_page_run(cli, tmp_path, monkeypatch, capsys):
     """The cells have no magics, so a plain interpreter runs them as a notebook does.
 
     It needs no kernel, which would import TensorFlow once more in a process of its own.
@@ -555,9 +525,16 @@ def test_the_notebook_and_the_page_run(tmp_path, monkeypatch, capsys):
     assert len(blocks) >= 4
     # The page goes on with the files that the notebook wrote.
     values = {"__name__": "__main__"}
+    done = cli("export-embeddings", "output=runs/first", cwd=tmp_path)
+    assert done.code == 0, done.err
     for source in blocks:
         exec(compile(source, str(PAGE), "exec"), values)
     assert capsys.readouterr().out
+    # The export has of users what the run has.
+    known = values["embeddings"].filter(values["embeddings"]["known"])
+    users = values["users"].filter(values["users"]["embedding"].is_valid())
+    assert users["user"].to_pylist() == known["value"].to_pylist() == ["u1", "u2"]
+    assert users["embedding"].to_pylist() == known["embedding"].to_pylist()
 
 
 @pytest.mark.long

@@ -153,11 +153,14 @@ def changed(content, path, value):
 
 
 DELETED = object()
+VALUES = {"slot": "user", "file": "user.values.parquet", "values": 2, "ids": 2}
 NAN = float("nan")
 WRONG = [
     ("embeddings", ("version",), 4, "version 4"),
     ("embeddings", ("values",), [], "version 1 has no parts of groups, or no values"),
     ("embeddings", ("values",), [{"slot": "user"}], "key 'values.0.file'"),
+    ("embeddings", ("values",), [VALUES | {"file": "x.parquet"}], "the values of slot user"),
+    ("embeddings", ("values",), [VALUES | {"ids": 3}], "fewer values than ids"),
     ("embeddings", ("kind",), DELETED, "key 'kind' is missing"),
     ("embeddings", ("kind",), "delta", "a delta has a base"),
     ("embeddings", ("number",), 9, "key 'number' should be less than or equal to 8"),

@@ -19,6 +19,7 @@ _MODULES = {
     "Run": "api.opened_run",
     "UserError": "errors",
     "compose": "api.composed_conf",
+    "ids": "api.opened_run",
     "open": "api.opened_run",
     "train": "api.training",
 }

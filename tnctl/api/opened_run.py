@@ -1,4 +1,4 @@
-"""`tnctl.open`: a trained model, to be asked from Python."""
+"""`tnctl.open` and `tnctl.ids`: a trained model, to be asked from Python."""
 
 import copy
 import threading
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl import files
 from tnctl.api.calls import COMPOSING, Url, in_one_line, overrides_of, text_of
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from tnctl.checkpoint.chain import Checkpoint
@@ -47,6 +49,44 @@ def open(
     with in_one_line(), COMPOSING:
         with_checkpoint(given, ("checkpoint",), keep)
     return opened[0]
+
+
+def ids(run: "Url | Run", slot: str, values: Any) -> "np.ma.MaskedArray[Any, np.dtype[np.uint64]]":
+    """The ids of values of a slot, bit for bit those of training: uint64 [n] for values [n].
+
+    `run` is the folder or URL of a run, whose newest complete checkpoint is taken, or of a
+    checkpoint, or a `Run`. Only the manifest and the conf of the checkpoint are read, no table of
+    rows, and TensorFlow is not imported. `values` are what `Run.embeddings` takes: each is one
+    value of the data, not a list of several, and for a cross a tuple. The array is masked where
+    a value has no id: a missing one, padding, a text that is not in a vocabulary without oov, an
+    integer from `size` on. With missing=value these have the id of missing values, except padding
+    of a sequence. The ids are those of the column `id` in the exported file of the slot's share
+    group. Raises UserError for a slot that the conf lacks and for values that are no column;
+    Failure for a value that cannot be an id, such as a text for buckets, and when there is no
+    complete checkpoint.
+    """
+    import numpy as np
+
+    from tnctl.data.value_ids import ids_of_values
+
+    with in_one_line():
+        if isinstance(run, Run):
+            checkpoint, conf = run._checkpoint, run._conf
+        else:
+            checkpoint = _checkpoint_at(text_of(run, "run"))
+            conf = conf_of(checkpoint.conf(), checkpoint.folder)
+        if slot not in list(conf.slots):
+            raise UserError(f"no slot {quoted(str(slot))}. {did_you_mean(str(slot), conf.slots)}")
+        of_values = ids_of_values(conf, checkpoint.statistics, slot, values)
+        return np.ma.MaskedArray(of_values.ids, ~of_values.has_id)
+
+
+def _checkpoint_at(url: str) -> "Checkpoint":
+    """The checkpoint in a folder, or the newest of the run in it. Raises Failure without one."""
+    from tnctl.checkpoint import chain, listing
+
+    _, name = listing.folder_meant(url)
+    return chain.newest_or_fail(url) if name is None else chain.open_checkpoint(url)
 
 
 class Run:

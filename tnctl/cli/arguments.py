@@ -33,7 +33,6 @@ ARGUMENTS = {
     "min_show": "the least show, decayed to today, of the rows that are exported",
     "top": "how many rows of each share group are exported: those with the highest show",
     "since": "an earlier export: only what is new or removed since then is written",
-    "values": "data whose values name the ids of an export: train, another split, or files",
     "prefix": "what the names of keys in Redis begin with (default tnctl)",
     "grace": "how many seconds the previous version stays in Redis (default 600; 0: none)",
     "input": "a file or URL of raw rows; - is standard input",
@@ -57,8 +56,9 @@ ARGUMENTS = {
     "sweep.refit": "true: then train the best conf on training and validation data",
 }
 # Arguments of earlier versions, and what to do instead.
-REMOVED: dict[str, str] = {
+REMOVED = {
     "ranks": "format=text has the columns of TensorNet's tables, without the optimizer's state.",
+    "values": "In Python, tnctl.ids(run, slot, values) has the ids of values.",
 }
 LONGEST_COUNT = 18  # digits
 # The options by which Hydra's own programs, and others, take the name of a conf.

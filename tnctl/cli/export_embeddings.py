@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tnctl.serving.rows.export_document import Filter
 
 OF_REDIS = ("prefix", "grace")
-VALUES = "values"
 TAKES = (
     "conf",
     "checkpoint",
@@ -28,14 +27,13 @@ TAKES = (
     "top",
     "since",
     "golden",
-    VALUES,
     *OF_REDIS,
 )
 USAGE = (
     "conf=NAME | output=URL | checkpoint=URL [to=URL] "
     f"[format={'|'.join(file_formats())}] "
     "[precision=float32|float16|int8] [only=SLOT,…] [min_show=X] [top=N] [since=URL] [golden=N] "
-    "[values=train|FILES] [prefix=NAME] [grace=SECONDS]"
+    "[prefix=NAME] [grace=SECONDS]"
 )
 
 
@@ -101,7 +99,6 @@ def export(
         refuse_if(
             "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
         )
-        refuse_if(VALUES in taken, "values= is of files, and Redis has rows alone. Leave it out")
     elif wrong := next((key for key in OF_REDIS if key in taken), None):
         raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
     elif since is not None and (since == "current" or server_format(since)):
@@ -120,7 +117,6 @@ def export(
         golden=golden,
         prefix=taken.get("prefix", PREFIX),
         grace=arguments.count(taken, "grace", GRACE),
-        values=taken.get(VALUES),
         writers=writers,
     )
     return 0

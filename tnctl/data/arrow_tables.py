@@ -130,7 +130,7 @@ def _reason(error: Exception) -> str:
 
 def _checked(table: pa.Table, conf: Conf) -> pa.Table:
     """The same with the values that a file would have. Raises Failure and UserError."""
-    of_ids, strips = id_columns(conf, hashed=False), conf.data.format == "csv" and conf.data.strip
+    of_ids = id_columns(conf, hashed=False)
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
@@ -141,7 +141,7 @@ def _checked(table: pa.Table, conf: Conf) -> pa.Table:
             ) from error
         if name in of_ids:
             column = _of_ids(column, name)
-        columns[name] = _stripped(column, conf.data) if strips else column
+        columns[name] = stripped(column, conf.data)
     return pa.table(columns)
 
 
@@ -161,9 +161,14 @@ def _of_ids(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     return column
 
 
-def _stripped(column: pa.ChunkedArray, data: Data) -> pa.ChunkedArray:
-    """A column of text without ASCII blanks around values; those of data.missing are null."""
+def stripped(column: pa.ChunkedArray, data: Data) -> pa.ChunkedArray:
+    """A column as CSV with data.strip has it; the same for other data.
+
+    Texts lose the ASCII blanks around them, and those of data.missing are null.
+    """
     kind = column.type.value_type if pt.is_dictionary(column.type) else column.type
+    if not (data.format == "csv" and data.strip):
+        return column
     if not numbers.is_text(kind) or pt.is_fixed_size_binary(kind):
         return column
     texts = numbers.plain(numbers.flat(column))

@@ -1,9 +1,7 @@
 """An export that all workers write on command of rank 0: each the rows of its shards."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +14,8 @@ from tnctl.cluster.workers.export_parts import ExportPart, base64_of
 from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
-from tnctl.serving.rows.embeddings import FileEmbeddings
-from tnctl.serving.rows.export import Chain, Request, WrittenEmbeddings
+from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
+from tnctl.serving.rows.export import Chain, Request
 from tnctl.serving.rows.export_document import (
     ExportManifest,
     FileGroup,
@@ -111,7 +109,7 @@ class ClusterWriters:
             joined, {name: entry for part in parts for name, entry in part.files.items()}
         )
 
-    def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
+    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         if self._node.workers == 1:
             return self._part.open(folder, content)
         command = export_commands.OpenWritten(folder=folder, content=content)
@@ -119,7 +117,7 @@ class ClusterWriters:
         with self._node.named():
             first = self._part.open(folder, content)
         commands.replies_of(commands.Done, replies)
-        return ClusterEmbeddings(self._node, first, folder, content)
+        return ClusterEmbeddings(self._node, first)
 
     def _thresholds(
         self,
@@ -217,12 +215,9 @@ def check_seen(output: Output, parts: Sequence[Written]) -> None:
 class ClusterEmbeddings:
     """The rows that were written, as `Embeddings`: each worker looks up the ids of its part."""
 
-    def __init__(
-        self, node: Node, first: FileEmbeddings, folder: str, content: ExportManifest
-    ) -> None:
-        """`first` has the rows of rank 0's part; `folder` is where all workers wrote."""
+    def __init__(self, node: Node, first: FileEmbeddings) -> None:
+        """`first` has the rows of rank 0's part."""
         self._node, self._first = node, first
-        self._folder, self._content = folder, content
         self.groups = first.groups
         starts = np.array(first_shards(node.workers)[:-1], np.uint64)
         self._starts = starts * np.uint64(HASHES_PER_SHARD)
@@ -257,15 +252,6 @@ class ClusterEmbeddings:
                 known[at + places] = np.frombuffer(body, np.uint8, count) != 0
                 rows[at + places] = np.frombuffer(body, "<f4", offset=count).reshape(count, columns)
         return rows, known
-
-    def newest_rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """As in FileEmbeddings: read from the files of all workers, one part after the other."""
-        groups = tuple(entry for entry in self._content.groups if entry.group == group)
-        content = replace(self._content, groups=groups, slots=())
-        with closing(FileEmbeddings([(self._folder, content)])) as opened:
-            for records in opened.newest_rows(group):
-                self._node.end_with_others()
-                yield records
 
     def golden(self) -> bytes | None:
         return self._first.golden()

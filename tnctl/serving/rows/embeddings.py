@@ -1,15 +1,14 @@
 """Exported embeddings, read back: an export alone, or a chain of a full one and its deltas."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, manifest
-from tnctl.checkpoint import merging
 from tnctl.errors import Failure
 from tnctl.serving.rows.export_document import (
     MOST_DELTAS,
@@ -18,7 +17,7 @@ from tnctl.serving.rows.export_document import (
     RowsManifest,
 )
 from tnctl.serving.rows.export_formats import format_of, server_format
-from tnctl.serving.rows.file_format import Lookup, StoredGroup, record_dtype
+from tnctl.serving.rows.file_format import Lookup, StoredGroup
 from tnctl.serving.rows.parted_groups import (
     ALL_HASHES,
     HashRange,
@@ -114,10 +113,6 @@ class FileEmbeddings:
             raise Failure(f"{self.folder} has no group {group}. Export with the slots that read it")
         return self._stored[group]
 
-    def newest_rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """The rows that the newest export itself has of a group, as `merged` gives them."""
-        return merged(group, self.groups[group], self.stored(group)[:1])
-
     def golden(self) -> bytes | None:
         """As in Embeddings, verified."""
         if self.manifest.golden is None:
@@ -148,18 +143,6 @@ def open_embeddings(url: str, prefix: str = PREFIX, hashes: HashRange = ALL_HASH
                 with manifest.present(folder, content, name):
                     manifest.check_stored(folder, content, name, "Export again")
     return FileEmbeddings(exports, hashes)
-
-
-def merged(group: str, shape: RowShape, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:
-    """The rows of a group in a chain: the newest of each key, without those that were removed.
-
-    `stored` are the group's files in its exports, the newest first. Arrays [n] of
-    record_dtype, ascending by hash.
-    """
-    sources = [source for files_ in stored for source in files_.sources(len(stored))]
-    for block in merging.newest(sources, merging.Keys({0: group})):
-        for records in block.of(range(len(sources)), record_dtype(shape)):
-            yield records[~records["removed"]]
 
 
 def without_hashes(content: ExportManifest, hashes: HashRange) -> set[str]:

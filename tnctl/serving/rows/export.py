@@ -1,16 +1,13 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
-
-from numpy.typing import NDArray
+from typing import Protocol, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
 from tnctl.errors import UserError
-from tnctl.manifest import Inventory
 from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.schema import Conf
@@ -32,7 +29,6 @@ from tnctl.serving.rows.export_document import (
     Pooling,
     RowsManifest,
     SlotEntry,
-    ValuesEntry,
 )
 from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
 from tnctl.serving.rows.file_format import FileFormat
@@ -46,7 +42,6 @@ from tnctl.serving.rows.selection import (
     select,
     select_part,
 )
-from tnctl.serving.rows.value_source import ValueSource, write_values
 from tnctl.serving.verify import golden_checks
 
 GOLDEN_ROWS = 200
@@ -66,7 +61,6 @@ class Request:
     precision: Precision
     filter: Filter
     golden: int
-    values: ValueSource | None = None
 
     def select(self, since: RowsManifest | None) -> Selection:
         """The rows, or those that differ from an earlier export."""
@@ -88,13 +82,6 @@ class Request:
         )
 
 
-class WrittenEmbeddings(Embeddings, Protocol):
-    """The rows of an export that is being written, over those of its chain."""
-
-    def newest_rows(self, group: str) -> Iterator[NDArray[Any]]:
-        """As in FileEmbeddings: the rows that were written of a group, ascending by hash."""
-
-
 class Writers(Protocol):
     """The processes that write an export to files, each the rows of a range of hashes.
 
@@ -110,7 +97,7 @@ class Writers(Protocol):
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         """Write the files of all groups, table by table."""
 
-    def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
+    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         """The rows that were written to a folder, over those of the chain.
 
         Raises Failure for a damaged file of the chain.
@@ -127,7 +114,7 @@ class LocalWriter:
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         return write_groups(self._selection, format, output.inventory())
 
-    def opened(self, folder: str, content: ExportManifest) -> WrittenEmbeddings:
+    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         return opened_part(self._chain, folder, content)
 
 
@@ -155,7 +142,6 @@ def export(
     golden: int = GOLDEN_ROWS,
     prefix: str = PREFIX,
     grace: int = GRACE,
-    values: str | None = None,
     writers: Writers | None = None,
 ) -> RowsManifest:
     """Write the rows of a checkpoint, or what differs from an export `since`, to `to`.
@@ -163,9 +149,9 @@ def export(
     `to` is a folder or URL, and `encoding` the name of a file format, or `to` is the URL of a
     server, which alone has `prefix`, `grace` (seconds) and `since="current"`. The rows come first,
     then golden rows, and last the manifest, which is returned: without it nothing counts. The table
-    is never whole in memory. `values` is data whose values name the ids of rows in files. `writers`
-    are the processes that write files, by default this one alone. Raises UserError for arguments
-    that do not go together, Failure when the rows are not the trainer's.
+    is never whole in memory. `writers` are the processes that write files, by default this one
+    alone. Raises UserError for arguments that do not go together, Failure when the rows are not the
+    trainer's.
     """
     server = server_format(to)
     request = Request(
@@ -175,7 +161,6 @@ def export(
         precision=precision,
         filter=filter,
         golden=golden,
-        values=None if values is None else ValueSource.of(conf, values),
     )
     if server:
         content = to_server(request, to, since, prefix, grace)
@@ -202,7 +187,6 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
         check_chain(chain, format.name)
     newest = chain[-1][1] if chain else None
     reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
-    reads += request.values.urls() if request.values else []
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
         writers.select(request, chain)
         inventory, written = output.inventory(), writers.write(format, output)
@@ -212,26 +196,14 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
             groups=written.groups,
             base=based_on(to, *chain[-1]) if chain else None,
             number=newest.number + 1 if newest else 0,
-            version=ExportManifest.version_of(written.groups, None),
+            version=ExportManifest.version_of(written.groups),
         )
         # The manifest does not depend on which file was finished first.
         inventory.files = dict(sorted(written.files.items()))
         content = replace(content, files=inventory.files)
         with closing(writers.opened(output.folder, content)) as opened:
             golden = request.check(opened, inventory)
-            values = named_by(request, content, opened, inventory)
-        version = ExportManifest.version_of(content.groups, values)
-        return inventory.complete(replace(content, golden=golden, values=values, version=version))
-
-
-def named_by(
-    request: Request, content: ExportManifest, opened: WrittenEmbeddings, inventory: Inventory
-) -> tuple[ValuesEntry, ...] | None:
-    """Write the values of the rows that were written, if any are asked for."""
-    if request.values is None:
-        return None
-    statistics = request.checkpoint.statistics
-    return write_values(request.values, content.slots, statistics, inventory, opened.newest_rows)
+        return inventory.complete(replace(content, golden=golden))
 
 
 def to_server(

@@ -215,14 +215,9 @@ class SlotEntry:
     pooling: Pooling
 
 
-def values_name(slot: str) -> str:
-    """The file of a slot's values."""
-    return f"{slot}.values.parquet"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ValuesEntry:
-    """A slot whose ids are named by the values that they were made of.
+    """A slot whose ids are named by values, in a file that earlier versions of tnctl wrote.
 
     `values` is how many there are, `ids` how many ids they name.
     """
@@ -233,7 +228,7 @@ class ValuesEntry:
     ids: Count
 
     def __post_init__(self) -> None:
-        if self.file != values_name(self.slot):
+        if self.file != f"{self.slot}.values.parquet":
             raise ValueError(f"file of the values of slot {self.slot} is {shown(self.file)}")
         if self.ids > self.values:
             raise ValueError(f"slot {self.slot} has fewer values than ids that they name")
@@ -305,8 +300,8 @@ def _file_format(name: str) -> str:
 class ExportManifest(RowsManifest):
     """The manifest of embeddings in files; `encoding` is the name of their format.
 
-    Version 2 has groups whose files are parts, version 3 values of slots; without both version 1 is
-    written.
+    Version 2 has groups whose files are parts, version 1 has none. Version 3 has values of slots;
+    it is read, and not written any more.
     """
 
     VERSION: ClassVar[int] = 3
@@ -316,10 +311,9 @@ class ExportManifest(RowsManifest):
     values: tuple[ValuesEntry, ...] | None = omitted()
 
     @classmethod
-    def version_of(cls, groups: Sequence[FileGroup], values: Sequence[ValuesEntry] | None) -> int:
-        """The lowest version that has all of this."""
-        in_parts = any(group.parts for group in groups)
-        return 3 if values is not None else 2 if in_parts else 1
+    def version_of(cls, groups: Sequence[FileGroup]) -> int:
+        """The lowest version that has such groups."""
+        return 2 if any(group.parts for group in groups) else 1
 
     @property
     def file_format(self) -> Any:
@@ -337,7 +331,7 @@ class ExportManifest(RowsManifest):
                             f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and "
                             f"should be {shown(name)}"
                         )
-        if self.version < self.version_of(self.groups, self.values):
+        if self.version < (3 if self.values is not None else self.version_of(self.groups)):
             raise ValueError(f"version {self.version} has no parts of groups, or no values")
         self._check_values(self.values or ())
         if self.sha256:  # else its files are still being written

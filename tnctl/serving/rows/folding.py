@@ -1,11 +1,15 @@
 """`tnctl fold`: a full export and its deltas, written as the full export that they amount to."""
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tnctl import files, outputs
+from tnctl.checkpoint import merging
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.golden_lines import parse_lines
 from tnctl.documents import DocumentError
@@ -13,11 +17,11 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
-from tnctl.serving.rows import value_files
-from tnctl.serving.rows.embeddings import FileEmbeddings, merged, open_embeddings
+from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
 from tnctl.serving.rows.export_formats import server_format
-from tnctl.serving.rows.file_format import hashes_of
+from tnctl.serving.rows.file_format import StoredGroup, hashes_of, record_dtype
+from tnctl.serving.rows.precision import RowShape
 from tnctl.serving.rows.precision_errors import error_of_chain
 from tnctl.serving.rows.selection import Group
 
@@ -48,15 +52,13 @@ def fold(url: str, to: str) -> ExportManifest:
                 files=inventory.files,
                 sha256="",
                 version=RowsManifest.VERSION,
-                values=None,
+                values=None,  # which exports of earlier versions may have
             )
             with closing(FileEmbeddings([(output.folder, content)])) as written:
                 if golden is not None:
                     check(chain, written, golden)
                     inventory.write(GOLDEN, golden)
-                values = value_files.fold(inventory, chain.exports, written.newest_rows)
-            version = ExportManifest.version_of(content.groups, values)
-            return inventory.complete(replace(content, values=values, version=version))
+            return inventory.complete(content)
 
 
 def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
@@ -96,6 +98,18 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
     # In the order of a full export.
     inventory.files = dict(sorted(inventory.files.items()))
     return tuple(entries)
+
+
+def merged(group: str, shape: RowShape, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:
+    """The rows of a group in a chain: the newest of each key, without those that were removed.
+
+    `stored` are the group's files in its exports, the newest first. Arrays [n] of
+    record_dtype, ascending by hash.
+    """
+    sources = [source for files_ in stored for source in files_.sources(len(stored))]
+    for block in merging.newest(sources, merging.Keys({0: group})):
+        for records in block.of(range(len(sources)), record_dtype(shape)):
+            yield records[~records["removed"]]
 
 
 def check(chain: FileEmbeddings, written: FileEmbeddings, golden: bytes) -> None:
