@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import re
 import shutil
 import signal
 import socket
@@ -359,20 +358,6 @@ def test_a_row_of_too_many_parts_is_refused(server):
     assert not keys_of(server)
 
 
-@pytest.mark.parametrize("setting", [("value", 32), ("entries", 16)])
-def test_a_server_without_listpacks_is_named(own_server, said, setting):
-    server = own_server(f"--hash-max-ziplist-{setting[0]}", str(setting[1]))
-    selected = made(1000)
-    export(server, selected)
-    assert holds(server, selected)
-    assert encodings(server) == {b"hashtable"}
-    warnings = [line for line in said if "listpack" in line]
-    wanted = {"value": 64, "entries": 512}[setting[0]]
-    assert len(warnings) == 1
-    advice = rf"Set hash-max-(listpack|ziplist)-{setting[0]} {wanted} \(it is {setting[1]}\) in"
-    assert re.search(advice, warnings[0])
-
-
 # As docs/formats/redis.md has them: what a writer cannot do without.
 COMMANDS = (
     "del", "exec", "exists", "expire", "get", "hdel", "hget", "hgetall", "hlen", "hmget", "hset",
@@ -569,15 +554,6 @@ def test_a_delta_into_rows_that_were_evicted(server):
         client.delete(next(key for key in keys_of(server) if key.endswith(":user:3")))
     with pytest.raises(Failure, match=r"fields where its manifest says 1,000: rows were removed"):
         applied(server, delta([1]), 8)
-
-
-def test_buckets_that_grow_too_much(server, said):
-    export(server, made(64))
-    applied(server, delta(range(1000, 1400)), 8)
-    assert not any("listpack" in line for line in said)
-    applied(server, delta(range(2000, 2100)), 9)
-    (warning,) = [line for line in said if "listpack" in line]
-    assert "They have grown by deltas: export in full without since=" in warning
 
 
 # ---- Golden rows ----
@@ -795,10 +771,9 @@ def test_no_memory(own_server):
     applied(server, delta([1]), 8)
 
 
-def test_a_server_that_evicts(own_server, said):
+def test_a_server_that_evicts(own_server):
     server = own_server("--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
     fails(server, made(90_000), "or evicts keys|given the lock")
-    assert any("maxmemory-policy allkeys-lru it may remove rows" in line for line in said)
     export(server, made(1000))
     assert holds(server, made(1000))
 

@@ -442,16 +442,8 @@ COMMANDS = [
     ("exports/parquet/manifest.json", (*FOLD, "embeddings=exports/parquet-2"), 12),
     ("exports/text/manifest.json", SINCE, 12),
     ("graph/serving.json", SCORE, 16),
-    ("embeddings/manifest.json", SCORE, 8),
-    ("graph/serving.json", VERIFY, 12),
     ("embeddings/manifest.json", VERIFY, 8),
 ]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)
-def test_many_commands_and_wrong_manifests(artefacts, cli, name, command, rounds):
-    test_commands_and_wrong_manifests(artefacts, cli, name, command, 4 * rounds)
 
 
 @pytest.mark.parametrize(("name", "command", "rounds"), COMMANDS)
@@ -514,22 +506,6 @@ def test_split_graph_of_a_wrong_saved_model(artefacts, cli):
         refused_or_done(
             cli, artefacts, "split-graph", "checkpoint=checkpoint", "to=out", *arguments
         )
-
-
-def test_fold_writes_golden_rows_where_they_belong(artefacts, cli):
-    """A renamed group, golden rows elsewhere: a manifest that is refused first of all."""
-    path = artefacts / "embeddings/manifest.json"
-    content = json.loads(path.read_text())
-    renamed = changed(content, ("groups", 0, "group"), "item2")
-    salted = changed(renamed, ("groups", 0, "salt"), str(group_salt("item2")))
-    for wrong, words in (
-        (changed(content, ("golden", "file"), "../pwn"), "golden.file"),
-        (renamed, "salt of group item2"),
-        (salted, "slot user reads from a group"),
-    ):
-        path.write_bytes(sealed(wrong))
-        done = refused_or_done(cli, artefacts, *FOLD, "embeddings=embeddings")
-        assert done.code == 1 and words in done.line and "embeddings/manifest.json" in done.line
 
 
 def test_rows_of_another_group_under_its_name_are_refused(artefacts, cli):

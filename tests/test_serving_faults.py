@@ -173,7 +173,7 @@ def test_kill_9(served, place, tmp_path):
 def test_what_is_broken_off_by_the_user(served, place, tmp_path, cli, monkeypatch):
     """Ctrl-C in the middle of a file leaves nothing that counts, and no traceback."""
     to = f"{tmp_path}/tried"
-    for name in ("parquet", "fold"):
+    for name in COMMANDS:
         with monkeypatch.context() as patched:
             write = files.OutputFile.write
 

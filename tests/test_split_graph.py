@@ -186,40 +186,6 @@ def test_the_graph_serves_strangers(whole, tmp_path):
     np.testing.assert_array_equal(got["towers/item"], packed["x"][:, of_item.at : of_item.at + 4])
 
 
-def saved_model_cli(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.long
-def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
-    content, golden = document(whole), golden_of(whole)
-    shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
-    for signature in ("by_slot", "packed", "serving_default", "towers"):
-        assert f"signature_def['{signature}']" in shown
-    assert (
-        "inputs['history'] tensor_info:\n        dtype: DT_FLOAT\n        shape: (-1, 4, 4)"
-        in shown
-    )
-    assert (
-        "inputs['history_length'] tensor_info:\n        dtype: DT_INT32\n        shape: (-1)"
-        in shown
-    )
-    inputs = inputs_of(content.signatures.by_slot, golden.inputs(content))
-    np.savez(tmp_path / "in.npz", **inputs)
-    saved_model_cli(
-        "run", "--dir", whole, "--tag_set", "serve", "--signature_def", "serving_default",
-        "--inputs", ";".join(f"{name}=in.npz[{name}]" for name in inputs), "--outdir", ".",
-        cwd=tmp_path,
-    )  # fmt: skip
-    near(np.load(tmp_path / "logits_buy.npy"), golden.outputs("logits", "buy"))
-    near(np.load(tmp_path / "predictions.npy"), golden.outputs("predictions", "ctr"))
-
-
 def prediction_log_class():
     """The class of PredictionLog, as tensorflow_serving/apis/*.proto have it, as far as needed."""
     file = descriptor_pb2.FileDescriptorProto(name="warmup.proto", package="w", syntax="proto3")
@@ -603,52 +569,6 @@ def test_ids_can_be_made_from_the_description_alone(whole):
         assert [str(id_) for id_ in cells.ids.tolist()] == expected
 
 
-def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
-    cli, everything, tmp_path, monkeypatch
-):
-    to = tmp_path / "graph"
-    arguments = ("split-graph", "output=run", f"to={to}")
-    assert cli(*arguments, cwd=everything).code == 0
-    description = (to / "serving.json").read_bytes()
-    right = loaded_graph.write_graph
-
-    def one_wrong_weight(checkpoint, folder):
-        right(checkpoint, folder)
-        prefix = f"{folder}/variables/variables"
-        stored = tf.train.load_checkpoint(prefix)
-        names = list(stored.get_variable_to_shape_map())
-        tensors = {name: stored.get_tensor(name) for name in names}
-        tensors[next(name for name in names if name.startswith("weights/0/"))][0] += 0.01
-        slices = [""] * len(names)
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=names,
-            shape_and_slices=slices,
-            tensors=list(tensors.values()),
-        )
-
-    monkeypatch.setattr(loaded_graph, "write_graph", one_wrong_weight)
-    done = cli(*arguments, cwd=everything)
-    assert done.code == 1
-    assert "does not give the trainer's logits" in done.last
-    assert (to / "serving.json").read_bytes() == description
-    open_graph(str(to))
-
-
-def test_an_interrupted_split_does_not_count(cli, everything, tmp_path, monkeypatch):
-    to = tmp_path / "graph"
-
-    def failing(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest.Inventory, "complete", failing)
-        assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
-    assert not list(tmp_path.iterdir())
-    assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
-    open_graph(str(to))
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -666,15 +586,6 @@ def test_a_full_disk_is_told_in_a_line(cli, everything, tmp_path, monkeypatch, e
     assert "no space" in done.last.lower()
     assert "TMPDIR" in done.last
     assert not (tmp_path / "graph").exists()
-
-
-def test_a_graph_on_another_storage(cli, everything, whole):
-    to = "memory://split_graph/graph"
-    done = cli("split-graph", "output=run", f"to={to}", "golden=3", cwd=everything)
-    assert done.code == 0, done.err
-    inputs = golden_of(whole).inputs(document(to))
-    near(outputs(to, "by_slot", inputs)["logits"], golden_of(whole).outputs("logits", "ctr"))
-    assert golden_of(to).lines == golden_of(whole).lines[:3]
 
 
 TOWER = (

@@ -19,6 +19,8 @@ round results: AdaGrad 12 + 2^2 = 16, weight 0 - 2 / sqrt(16) * 2 = -1; Adam m =
                    `parts` in text: the full one by two workers, the delta by three
     graph/         its split graph
     prepared/      clicks.csv as `tnctl prepare` writes it
+
+Of a saved_model.pb that is there twice the second is a link to the first (LINKS).
 """
 
 import json
@@ -86,6 +88,12 @@ EXPORTS = {
     "text": {"encoding": "text"},
     "dictionary": {"encoding": "dictionary", "precision": "float16"},
     "parquet": {"encoding": "parquet", "precision": "int8"},
+}
+LINKS = {
+    "graph/saved_model.pb": "../checkpoint/graph/saved_model.pb",
+    "chain/checkpoints/step-0000000004/graph/saved_model.pb": (
+        "../../step-0000000002/graph/saved_model.pb"
+    ),
 }
 # First example, end, day; the clicks of the first two are 1. After steps 2 and 4 it is saved.
 CHAIN_STEPS = ((0, 4, 10), (0, 4, 10), (2, 6, 12), (2, 6, 12))
@@ -301,8 +309,14 @@ def main() -> None:
     parts(CHAIN, [f"chain/{folder}" for folder in folders], "exports/parts")
     checkpoint = load.open_checkpoint("checkpoint")
     export.export(checkpoint, model.conf, "embeddings")
+    shutil.rmtree("graph", ignore_errors=True)
     splitting.split(checkpoint, model.conf, "graph")
     preparing.prepare(schema.from_values(CONF), "prepared")
+    for name, target in LINKS.items():
+        path = Path(name)
+        assert path.read_bytes() == (path.parent / target).read_bytes(), name
+        path.unlink()
+        path.symlink_to(target)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from tnctl import documents, manifest
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
@@ -21,7 +19,6 @@ from tnctl.progress import Display, say
 from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
 from tnctl.serving.redis import redis_embeddings
 from tnctl.serving.redis.bucket_commands import (
-    FIELDS_PER_BUCKET,
     MOST_PARTS,
     PART_BYTES,
     Packing,
@@ -30,7 +27,7 @@ from tnctl.serving.redis.bucket_commands import (
 )
 from tnctl.serving.redis.redis_document import BucketGroup, RedisKeys, RedisManifest
 from tnctl.serving.redis.redis_embeddings import PREFIX, RedisEmbeddings
-from tnctl.serving.redis.redis_session import Session, Word, library, translated
+from tnctl.serving.redis.redis_session import Session, Word, translated
 from tnctl.serving.redis.redis_versions import Versions, buckets_by_group, each_bucket, recorded
 from tnctl.serving.redis.writer_lock import WriterLock, writer_lock
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
@@ -39,9 +36,6 @@ from tnctl.serving.rows.precision_errors import RoundingError, largest_errors
 from tnctl.serving.rows.selection import Group, Part, count_of
 
 GRACE = 600  # seconds that readers keep the previous version
-# Fields of the fullest bucket by chance, and what a server should allow for it and for deltas.
-MOST_EXPECTED = 3 * FIELDS_PER_BUCKET
-BUCKET_ENTRIES = 512
 
 # Checks the rows before they are current, and keeps the golden rows; the manifest's `golden`.
 Check = Callable[[RedisEmbeddings, "KeptFiles"], RowsGolden | None]
@@ -109,7 +103,6 @@ class RedisWriter:
         self._keys, self._session, self._lock = keys, session, lock
         self._selection, self._content, self._check = selection, content, check
         self._run = session.information("server").get("run_id")
-        self._warned = False  # that buckets are larger than they should be
         self._switching = False
 
     # ---- A full export ----
@@ -119,7 +112,6 @@ class RedisWriter:
         previous = self._pointer()[0]
         versions = Versions(self._keys, self._session)
         versions.remove_leftovers(previous, grace)
-        self._warn_of_eviction()
         version = f"{self._content.checkpoint.step}-{uuid.uuid4().hex[:8]}"
         groups = [self._planned(entry) for entry in self._content.groups]
         versions.begin(version, groups)
@@ -276,44 +268,12 @@ class RedisWriter:
         return balance
 
     def _counted(self, version: str, groups: Sequence[BucketGroup]) -> dict[str, int]:
-        """The number of fields of each group. Warns when its fullest bucket is no listpack."""
+        """The number of fields of each group."""
         counted = {}
         for entry in groups:
             key = self._keys.key(version, f"{entry.group}:")
-            lengths = each_bucket(self._session, b"HLEN", key, entry.buckets)
-            counted[entry.group] = sum(lengths)
-            fullest = int(np.argmax(lengths))
-            if lengths[fullest] and not self._warned:
-                self._warn_of_encoding(f"{key}{fullest}", lengths[fullest])
+            counted[entry.group] = sum(each_bucket(self._session, b"HLEN", key, entry.buckets))
         return counted
-
-    def _warn_of_encoding(self, key: str, fields: int) -> None:
-        """Say which settings of the server make rows take more memory, if a bucket shows it."""
-        try:
-            encoding = self._session.call("OBJECT", "ENCODING", key)
-        except library().exceptions.NoPermissionError:
-            return
-        if encoding in (b"listpack", b"ziplist"):
-            return
-        self._warned = True
-        known = self._session.settings("hash-max-*")
-        kind = "ziplist" if "hash-max-ziplist-value" in known and len(known) < 4 else "listpack"
-        wanted = {f"hash-max-{kind}-entries": BUCKET_ENTRIES, f"hash-max-{kind}-value": PART_BYTES}
-        actual = {name: int(known.get(name, least)) for name, least in wanted.items()}
-        entries, value = actual.values()
-        if known and entries >= MOST_EXPECTED and value >= PART_BYTES:
-            way = "They have grown by deltas: export in full without since="
-        else:
-            settings = " and ".join(
-                f"{name} {least}" + (f" (it is {actual[name]})" if known else "")
-                for name, least in wanted.items()
-                if actual[name] < least or not known
-            )
-            way = f"Set {settings} in the server, and export in full"
-        say(
-            f"{self._keys}: buckets with up to {fields} fields are no listpacks, so rows take "
-            f"twice the memory. {way}"
-        )
 
     def _switch(self, version: str, groups: Sequence[BucketGroup], sequence: int) -> RedisManifest:
         """Check the rows, write the manifest, and make it current; the whole manifest."""
@@ -352,15 +312,6 @@ class RedisWriter:
             f"{self._keys} {what}: it was restarted meanwhile, or evicts keys. Run the command "
             "again"
         )
-
-    def _warn_of_eviction(self) -> None:
-        memory = self._session.information("memory")
-        policy = memory.get("maxmemory_policy", "")
-        if memory.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
-            say(
-                f"{self._keys}: with maxmemory-policy {policy} it may remove rows at any time. "
-                "Give it maxmemory-policy noeviction, or a server of its own"
-            )
 
 
 def expected_fields(groups: Sequence[BucketGroup]) -> dict[str, int]:

@@ -175,16 +175,6 @@ class Session:
             return {}
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
-    def settings(self, pattern: str) -> dict[str, str]:
-        """The server's settings; empty when this user has no permission."""
-        try:
-            words = self.call("CONFIG", "GET", pattern)
-        except library().ResponseError:
-            # Not permitted, or renamed, as hosted servers do.
-            return {}
-        texts = [word.decode() for word in words]
-        return dict(zip(texts[::2], texts[1::2], strict=True))
-
     def close(self) -> None:
         with suppress(Exception):
             self._client.close()
