@@ -43,7 +43,6 @@ ARGUMENTS = {
     "linear": "how linear weights enter the graph: their sum, or inputs, one of each slot",
     "aot": "batch sizes to compile ahead of time, such as [1,32,256]",
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
-    "html": "the file of a page to write: a table to sort, learning curves, calibration",
     "metric": "the metric that orders runs (default: the one that most of them monitor)",
     "tensornet": "the folder or URL that TensorNet saved its weights to, or that of a day in it",
     "tables": "which weights each table of TensorNet has: NAME:GROUP.linear,NAME:GROUP.embedding",
@@ -51,14 +50,18 @@ ARGUMENTS = {
     "ranks": "for how many workers of TensorNet the tables are cut (default 1)",
     "yes": "true: do it, and not only say what would be done",
     "sweep.trials": "with -m: search the values that are given, with so many runs",
-    "sweep.workers": "how many trials are trained at the same time, sharing the CPUs (default 1)",
     "sweep.seed": "of the values that are tried (default 1)",
     "sweep.prune": "false: every trial is trained to its end (default: poor ones are stopped)",
     "sweep.storage": "a file, or database URL, for the record (default: OUTPUT/sweep.journal)",
     "sweep.refit": "true: then train the best conf on training and validation data",
 }
 # Arguments of earlier versions, and what to do instead.
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "html": "`tnctl runs --json` has all figures, `tensorboard --logdir FOLDER` the curves of all "
+    "runs in a folder, and each run its report.html.",
+    "sweep.workers": "Give the same command several times, at the same time: they share the "
+    "trials.",
+}
 LONGEST_COUNT = 18  # digits
 # The options by which Hydra's own programs, and others, take the name of a conf.
 NAMES_CONF = ("--config-name", "-cn", "--config", "--conf", "-conf")
