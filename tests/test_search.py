@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-optuna = pytest.importorskip("optuna")
+pytest.importorskip("optuna")
+
+import optuna
 
 from tnctl.checkpoint.document import Evaluation
 from tnctl.errors import Failure, UserError

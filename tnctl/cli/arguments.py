@@ -57,8 +57,8 @@ ARGUMENTS = {
 }
 # Arguments of earlier versions, and what to do instead.
 REMOVED: dict[str, str] = {
-    "html": "`tnctl runs --json` has all figures, `tensorboard --logdir FOLDER` the curves of all "
-    "runs in a folder, and each run its report.html.",
+    "html": "`tnctl runs --json` has all figures, each run its report.html, and `tensorboard "
+    "--logdir FOLDER` shows the curves of runs that were trained with train.tensorboard=true.",
     "sweep.workers": "Give the same command several times, at the same time: they share the "
     "trials.",
 }

@@ -59,7 +59,7 @@ complete -c tnctl -f -a '(tnctl completion words (commandline -cp) 2>/dev/null)'
 """,
 }
 PATH_ARGUMENTS = (
-    "conf", "checkpoint", "to", "graph", "embeddings", "html", "tensornet", "values",
+    "conf", "checkpoint", "to", "graph", "embeddings", "tensornet", "values",
     "sweep.storage",
 )  # fmt: skip
 FLAGS = ("overwrite", "accept", "yes", "sweep.prune", "sweep.refit")

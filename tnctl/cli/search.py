@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tnctl import files, progress
@@ -50,12 +51,9 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     seed = bounded(taken, "sweep.seed", 1, 0, LARGEST_SEED)
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
     check_values(line, parameters)
+    refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
     quiet_tensorflow()
-    try:
-        from tnctl.training.search import refit, results, search_loop
-    except ImportError as error:
-        refuse_if(error.name == "optuna", NEEDS_OPTUNA)
-        raise
+    from tnctl.training.search import refit, results, search_loop
     from tnctl.training.terminal_tables import show_report
 
     space = search_loop.Space(parameters, line.conf)
