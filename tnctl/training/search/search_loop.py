@@ -88,7 +88,7 @@ def search(space: Space, settings: Settings) -> tuple[results.Results, int]:
     first = space.first()
     check(first)
     study.quiet_optuna()
-    with study.told_in_a_line(settings.storage or files.join(first.output, study.JOURNAL)):
+    with study.storage_errors(settings.storage or files.join(first.output, study.JOURNAL)):
         trials = Trials(space, settings, first)
         trials.make()
         summary = trials.summary()

@@ -94,7 +94,7 @@ def is_journal(path: Path) -> bool:
 
 
 @contextmanager
-def told_in_a_line(place: str) -> Iterator[None]:
+def storage_errors(place: str) -> Iterator[None]:
     """Turn what Optuna, a database or the file system raises in the block into a Failure."""
     try:
         yield
