@@ -67,8 +67,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     summary, code = search_loop.search(space, settings)
     if summary.under_way:
         progress.say(
-            f"other commands train {summary.under_way:,} more trials; the last one to end shows "
-            "the best"
+            f"trials that other commands still train: {summary.under_way:,}; the last command to "
+            "end shows the best"
         )
         return code
     if (best := summary.best) is None:
