@@ -120,7 +120,8 @@ def test_the_page_is_whole_and_says_what_the_report_does():
     seen = checked(html)
     assert seen.tags.count("svg") == 6  # loss, AUC, rows, rate, calibration, histogram
     for words in (EVIL, "0.70000", "the reference 0.7500", "1,234", "5.0 MiB", "90.0%", "(shared)",
-                  "+0.01000", "-0.00010", "recipe deepfm", "5,000", "1:40", "step 20"):  # fmt: skip
+                  "+0.01000", "-0.00010", "recipe deepfm", "5,000", "1:40",
+                  "best at step 20"):  # fmt: skip
         assert words in seen.text, words
     assert "<script>alert" not in html
     assert 'name="viewport"' in html

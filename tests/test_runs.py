@@ -2,12 +2,8 @@
 
 import json
 import math
-import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
-from xml.etree import ElementTree
 
 import pytest
 from resealed_manifests import reseal
@@ -56,17 +52,15 @@ def add_run(output, *, validation=(), test=None, best=None, finished=True, log=T
         lines += [{"event": "evaluation", **evaluation} for evaluation in evaluations]
         (output / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if finished:
-        bins = [{"prediction": n / 20, "label": n / 21, "count": 70} for n in range(10)]
         kept_best = {"monitor": "auc", "value": best, "step": 10, "kept": True}
         report = {
-            **({} if test is None else {**metrics(test), "calibration": bins}),
+            **({} if test is None else metrics(test)),
             "split": None if test is None else "test", "steps": 20, "epochs": [],
             "evaluations": evaluations, **({} if best is None else {"best": kept_best}),
             "tables": {"embedding3": {"rows": 22, "bytes": 1 << 20}}, "dense_weights": 9,
             "checkpoint": "checkpoints/step-0000000020", "timing": {"seconds": 75.0},
         }  # fmt: skip
         (output / "report.json").write_text(json.dumps(report))
-        (output / "report.html").write_text("<html/>")
 
 
 @pytest.fixture
@@ -242,7 +236,6 @@ def test_runs_of_other_labels_are_not_compared(tmp_path):
         add_run(tmp_path / name, validation=[auc], data__label__positive=[positive])
     comparison = run_comparison.compare(str(tmp_path))
     assert [run.name for run in comparison.runs] == ["b", "a", "c"]
-    assert [run.name for run in comparison.best] == ["b", "a"]
     assert "runs differ in data.label.positive" in comparison.notes()[0]
 
 
@@ -256,7 +249,6 @@ def test_runs_on_the_same_data_are_together(tmp_path):
         add_run(tmp_path / name, validation=[auc], **data)
     comparison = run_comparison.compare(str(tmp_path))
     assert [run.name for run in comparison.runs] == ["f", "a", "c", "e", "g", "b", "d"]
-    assert [run.name for run in comparison.best] == ["f", "a", "e", "b"]
     [note] = comparison.notes()
     differ = note.partition(":")[0].removeprefix("runs differ in ").split(", ")
     assert set(differ) == {"data.train", "data.validation", "data.root", "data.split.validation"}
@@ -267,97 +259,16 @@ def test_columns_of_other_data_are_not_in_the_table(runs, cli):
     done = cli("runs", "runs", cwd=runs.parent)
     heading = done.out.splitlines()[0].split()
     assert "train" in " ".join(heading) and not any(word.startswith("slots") for word in heading)
-    assert "more keys differ; html= and --json have all" in done.err
-
-
-class Read(HTMLParser):
-    """The links and the text of a page."""
-
-    def __init__(self, html):
-        super().__init__(convert_charrefs=True)
-        self.links, self.text = [], ""
-        self.feed(html)
-
-    def handle_starttag(self, _tag, attrs):
-        self.links += [value for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def page_of(cli, cwd, *arguments, code=0):
-    done = cli("runs", *arguments, cwd=cwd)
-    assert done.code == code, done.err
-    html = (cwd / "page.html").read_text()
-    assert not re.search(r"https?://|@import|url\(", html)
-    return html, ElementTree.fromstring(html)
-
-
-def series_of(tree, label):
-    svg = next(svg for svg in tree.iter("svg") if svg.get("aria-label") == label)
-    return {
-        line["name"]: [at[2:] for at in line["at"]] for line in json.loads(svg.get("data-series"))
-    }
-
-
-def test_the_page(runs, cli):
-    html, tree = page_of(cli, runs.parent, "runs", "html=page.html")
-    curves = series_of(tree, "validation auc")
-    assert curves["wide"] == [[10, 0.8], [20, 0.5]]
-    assert set(curves) == {"wide", "going", *(f"sweep/seed={n}" for n in (1, 2, 3))}
-    assert series_of(tree, "training loss")["going"] == [[10, 0.1], [20, 0.05]]
-    calibrated = series_of(tree, "mean label on data.test, of tenths of the examples")
-    assert len(calibrated) == 4
-    assert calibrated["wide"][3] == [0.15, 3 / 21]
-    [table, seeds] = list(tree.iter("table"))
-    assert table.get("class") == "sortable"
-    heads = [head.text for head in table.find("thead/tr")]
-    assert heads[:5] == ["run", "seed", "recipe.hidden", "slots.campaign", "embedding.width"]
-    rows = [[cell.get("data-value") for cell in row] for row in table.find("tbody")]
-    column = heads.index("validation auc")
-    assert [float(row[column]) for row in rows] == [0.8, 0.74, 0.72, 0.7, 0.65]
-    assert [row[heads.index("time")] for row in rows] == ["75.0"] * 4 + [""]
-    assert "0.72000 ± 0.02000" in "".join(seeds.itertext())
-    read = Read(html)
-    assert len(read.links) == 4
-    for link in read.links:
-        assert (runs.parent / unquote(link)).is_file(), link
-
-
-def test_only_a_page_that_may_be_replaced_is_replaced(runs, cli):
-    (runs.parent / "page.html").write_text("mine")
-    done = cli("runs", "runs", "html=page.html", cwd=runs.parent)
-    assert done.code == 2
-    assert "html=page.html is there already" in done.line
-    assert (runs.parent / "page.html").read_text() == "mine"
-    page_of(cli, runs.parent, "runs", "html=page.html", "overwrite=true")
-    content = (runs / "wide/report.html").read_text()
-    for place in ("runs/wide/report.html", "runs/wide/new.html"):
-        done = cli("runs", "runs", f"html={place}", "overwrite=true", cwd=runs.parent)
-        assert done.code == 2
-        assert f"html={place} lies in runs/wide" in done.line
-    assert (runs / "wide/report.html").read_text() == content
-    assert cli("runs", "runs", "html=runs/all.html", cwd=runs.parent).code == 0
+    assert "more keys differ; --json has all" in done.err
 
 
 def test_names_and_values_are_only_text(tmp_path, cli):
-    """Of a stranger's folder: in the page, the terminal and JSON."""
+    """Of a stranger's folder, on the terminal."""
     for name, text in ((f"{EVIL}\x1b[2J", EVIL), ("b\nc", "\x1b]0;x\x07")):
         add_run(tmp_path / "runs" / name, validation=[0.5], test=0.5, data__train=text)
-    html, _ = page_of(cli, tmp_path, "html=page.html")
-    assert "<script>alert" not in html
-    assert "script>alert(1)<" in Read(html).text
     done = cli("runs", cwd=tmp_path)
     assert "\x1b" not in done.out and "\x07" not in done.out
     assert len(done.out.splitlines()) == 3
-
-
-def test_a_page_of_many_runs_charts_the_best(tmp_path, cli):
-    for n in range(13):
-        add_run(tmp_path / f"runs/{n:02}", validation=[0.5 + n / 100], test=0.5, seed=n)
-    html, tree = page_of(cli, tmp_path, "html=page.html")
-    assert set(series_of(tree, "validation auc")) == {f"{n:02}" for n in range(3, 13)}
-    assert "first 10 of 13 runs" in html
 
 
 def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
@@ -368,12 +279,12 @@ def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
     monkeypatch.chdir(workspace)
     keys = ["recipe=lr", "train.epochs=2", "train.batch_size=512", "output=runs/trial-0000"]
     conf = compose(workspace / "small.yaml", [*keys, "data.test=null"])
-    assert run_trial(conf, 5, lambda _: True).state == "pruned"
+    assert run_trial(conf, 5, lambda _: True) is None
     [run] = listed(cli, cwd=workspace)["runs"]
     reason = "other trials were better after as many evaluations"
     assert (run["state"], run["problem"]) == ("pruned", reason)
     # Judged otherwise it goes on, and its log has no such line.
-    assert run_trial(conf, 5, lambda _: False).state == "complete"
+    assert run_trial(conf, 5, lambda _: False) is not None
     assert "pruned" not in Path("runs/trial-0000/log.jsonl").read_text()
     assert listed(cli, cwd=workspace)["runs"][0]["state"] == "finished"
 
@@ -397,7 +308,7 @@ def test_damage_and_what_is_no_run(runs, cli):
     (runs / "json/report.json").write_text('{"report": "of another program"}')
     (runs / "begun").mkdir()
     (runs / "begun/log.jsonl").write_text("")
-    done = cli("runs", "runs", "--json", "html=page.html", cwd=runs.parent)
+    done = cli("runs", "runs", "--json", cwd=runs.parent)
     assert done.code == 0
     assert "Traceback" not in done.err
     content = json.loads(done.out)
@@ -437,7 +348,7 @@ def test_damage_and_what_is_no_run(runs, cli):
         (["output=a"], ["without output=", ": a"]),
         (["--jsn"], ["no option --jsn"]),
         (["empty", "conf=x"], ["takes no conf="]),
-        (["empty", "overwrite=true"], ["overwrite= is for html="]),
+        (["empty", "html=a.html"], ["no longer has html=", "--json"]),
         (["nope://x"], ["nope"]),
         (["file"], ["file has no run"]),
     ],
@@ -487,8 +398,6 @@ def test_on_another_storage(runs, cli):
                 del run["output"]
         assert remote["runs"] == local["runs"]
         assert remote["seeds"] == local["seeds"]
-        html, _ = page_of(cli, runs.parent, "memory://compared", "html=page.html")
-        assert Read(html).links == []
     finally:
         storage.rm("/compared", recursive=True)
 

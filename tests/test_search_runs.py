@@ -1,17 +1,16 @@
-"""Searches of real trials: killed with kill -9, in several processes, refitted."""
+"""Searches of real trials: killed with kill -9, by several commands, refitted."""
 
 import json
-import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import preloaded_commands
 import pytest
-from cluster_commands import lives
 from conftest import copy_workspace
 
 pytest.importorskip("optuna")
@@ -177,7 +176,7 @@ def test_overwrite_refits_again_and_a_failed_trial_is_no_search_to_refit(searche
 
 
 RUN = "tnctl.training.search.trial_run:Pruning:see"
-RECORD = "tnctl.training.search.record:Record"
+TRIALS = "tnctl.training.search.search_loop:Trials"
 
 
 @pytest.mark.long
@@ -213,9 +212,8 @@ def test_foreign_files_where_a_trial_writes_are_left(searched, cli, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "point",
-    [f"{RECORD}:begin:3", f"{RECORD}:report:4", f"{RECORD}:complete:2",
-     f"{RUN}:23", "tnctl.training.search.trial_run:Outcome:__init__:2"],
-)  # fmt: skip
+    [f"{TRIALS}:_next:3", f"{TRIALS}:_is_poor:4", f"{TRIALS}:_complete:2", f"{RUN}:23"],
+)
 def test_a_search_killed_at_each_point_makes_the_same_trials(searched, cli, point):
     folder, _ = searched
     shutil.rmtree(folder / "killed", ignore_errors=True)
@@ -225,88 +223,58 @@ def test_a_search_killed_at_each_point_makes_the_same_trials(searched, cli, poin
     assert trials_of(folder / "killed") == trials_of(folder / "run")
 
 
-@pytest.mark.long
-def test_trials_in_several_processes(searched, process):
-    folder, _ = searched
-    arguments = [*SEARCH, "sweep.trials=5", "sweep.workers=2", "output=together"]
-    # The first trials are drawn by chance, so they are those of one process.
-    done = process(*arguments, cwd=folder)
-    assert done.code == 0, done.err
-    together, alone = trials_of(folder / "together"), trials_of(folder / "run")
-    assert [trial[2] for trial in together[:4]] == [trial[2] for trial in alone]
-    assert len(together) == 5
+BEGUN = re.compile(r"trial (\d+) of 6 ")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_processes_end_with_the_command_and_their_trials_go_on(searched, process, number):
-    folder, _ = searched
-    output = f"ended-{number.name}"
+def test_commands_at_the_same_time_share_the_trials_and_take_up_those_of_a_killed_one(
+    searched, tmp_path
+):
+    """None is trained by two of them; the one that is left ends the search."""
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder, ignore=shutil.ignore_patterns("run"))
+    arguments = [
+        *(word for word in SEARCH if not word.startswith("train.epochs")), "train.epochs=12",
+        "sweep.prune=false", "sweep.trials=6", "output=shared",
+    ]  # fmt: skip
+    logs = [tmp_path / f"{name}.log" for name in "ab"]
+    commands = [preloaded_commands.Command(arguments, folder, log) for log in logs]
+    try:
+        while not all(log.exists() and BEGUN.search(log.read_text()) for log in logs):
+            assert commands[0].poll() is None and commands[1].poll() is None
+            time.sleep(0.02)
+        commands[0].send_signal(signal.SIGKILL)
+        assert commands[1].wait(timeout=300) == 0, logs[1].read_text()
+    finally:
+        for command in commands:
+            command.kill()
+    killed, left = (log.read_text() for log in logs)
+    taken_up = BEGUN.findall(killed)[-1]
+    assert f"trial {taken_up} goes on" in left
+    begun = sorted([*BEGUN.findall(killed)[:-1], *BEGUN.findall(left)])
+    assert begun == list("012345")
+    trials = trials_of(folder / "shared")
+    assert [trial[1] for trial in trials] == ["COMPLETE"] * 6
+    for number, *_, value, _ in trials:
+        assert report(folder / f"shared/trial-{number:04d}")["auc"] == value
+
+
+@pytest.mark.long
+def test_a_search_that_is_stopped_goes_on(searched, process, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(searched[0], folder, ignore=shutil.ignore_patterns("run"))
     arguments = [
         *(word for word in SEARCH if not word.startswith("train.epochs")), "train.epochs=60",
-        "sweep.prune=false", "sweep.trials=4", "sweep.workers=2", f"output={output}",
+        "sweep.trials=1", "output=stopped",
     ]  # fmt: skip
-    command = subprocess.Popen(
-        [sys.executable, "-m", "tnctl", *arguments],
-        cwd=folder, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    logs = [folder / output / f"trial-{trial:04d}/log.jsonl" for trial in (0, 1)]
-    while not all(log.exists() and log.read_text().count("\n") > 2 for log in logs):
+    command = preloaded_commands.Command(arguments, folder, tmp_path / "log")
+    log = folder / "stopped/trial-0000/log.jsonl"
+    while not (log.exists() and log.read_text().count("\n") > 2):
         assert command.poll() is None
         time.sleep(0.1)
-    children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
-    command.send_signal(number)
-    _, said = command.communicate(timeout=120)
-    if number == signal.SIGKILL:
-        assert command.returncode == -number
-    else:
-        assert command.returncode == 128 + number and "Run the same command again" in said
-    deadline = time.monotonic() + 60
-    while any(map(lives, children)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(timeout=120) == 143
+    assert "Run the same command again" in (tmp_path / "log").read_text()
     done = process(*arguments, cwd=folder)
     assert done.code == 0, done.err
-    assert "trial 0 goes on" in done.err and "trial 1 goes on" in done.err
-    assert [trial[1] for trial in trials_of(folder / output)] == ["COMPLETE"] * 4
-
-
-def adult(folder):
-    """Thirty trials on Adult, the last fifth of whose training data is for validation."""
-    root = os.environ.get("TNCTL_TEST_DATA")
-    if not root or not (Path(root) / "adult/adult.data").is_file():
-        pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
-    lines = (Path(root) / "adult/adult.data").read_text().splitlines(keepends=True)
-    (folder / "first.data").write_text("".join(lines[:26_000]))
-    (folder / "last.data").write_text("".join(lines[26_000:]))
-    return [
-        "train", "conf=adult", "-m", f"data.root={folder}", "data.train=first.data",
-        "data.validation=last.data", "data.test=null", "train.epochs=3", "train.batch_size=512",
-        "recipe=lr,wide_deep", "optimizer.linear.learning_rate=tag(log, interval(1e-3, 1))",
-        "evaluation.every_steps=25", "save.every_steps=20", "evaluation.ablate=false",
-    ]  # fmt: skip
-
-
-@pytest.mark.long
-def test_thirty_trials_killed_five_times_are_those_of_a_search_that_was_not(workspace, process):
-    search = [*adult(workspace), "sweep.trials=30"]
-    done = process(*search, "output=whole", cwd=workspace)
-    assert done.code == 0, done.err
-    journal = workspace / "killed/sweep.journal"
-    end = (workspace / "whole/sweep.journal").read_text().count("\n")
-    for kill in range(1, 6):
-        command = subprocess.Popen(
-            [sys.executable, "-m", "tnctl", *search, "output=killed"],
-            cwd=workspace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        while not journal.exists() or journal.read_text().count("\n") < kill * end // 6:
-            assert command.poll() is None
-            time.sleep(0.01)
-        command.send_signal(signal.SIGKILL)
-        assert command.wait() == -signal.SIGKILL
-    again = process(*search, "output=killed", cwd=workspace)
-    assert again.code == 0, again.err
-    whole, killed = trials_of(workspace / "whole"), trials_of(workspace / "killed")
-    assert len(whole) == 30 and {trial[1] for trial in whole} == {"COMPLETE", "PRUNED"}
-    assert killed == whole
-    assert again.out == done.out.replace("whole/best", "killed/best")
+    assert "trial 0 goes on" in done.err and "resuming from" in done.err

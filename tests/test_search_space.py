@@ -72,8 +72,11 @@ MISTAKES = [
     (["-m", "sweep.trials=many", "seed=1,2"], ["sweep.trials must be a whole number"]),
     ([*SEARCH], ["sweep.trials needs keys with several values"]),
     (["sweep.trials=3", "seed=1,2"], ["sweep.trials= is for sweeps: add -m"]),
-    (["-m", "sweep.workers=2", "seed=1,2"], ["sweep.workers= is for a search", "sweep.trials=N"]),
-    ([*SEARCH, "sweep.workers=0", "seed=1,2"], ["sweep.workers must be between 1"]),
+    (["-m", "sweep.seed=2", "seed=1,2"], ["sweep.seed= is for a search", "sweep.trials=N"]),
+    (
+        [*SEARCH, "sweep.workers=2", "seed=1,2"],
+        ["no longer has sweep.workers=", "same command several times"],
+    ),
     ([*SEARCH, "sweep.prune=no", "seed=1,2"], ["sweep.prune is true or false"]),
     ([*SEARCH, "sweep.trails=3", "seed=1,2"], ["no argument sweep.trails=", "'sweep.trials'"]),
     ([*SEARCH, "--cfg", "job", "seed=1,2"], ["leave -m out"]),
@@ -94,7 +97,7 @@ MISTAKES = [
     ([*SEARCH, "seed=1,2", "train.batch_size=8,0"], ["seed=1 train.batch_size=0", "between"]),
     ([*SEARCH, "seed=1,2", "recipe=lr,deepmf"], ["recipe=deepmf", "'deepfm'"]),
     ([*SEARCH, "seed=1,2", "data.validation=null"], ["chooses by data.validation"]),
-    ([*SEARCH, "seed=1,2", "cluster=local"], ["sweep.workers=N", "cluster=local"]),
+    ([*SEARCH, "seed=1,2", "cluster=local"], ["same command given several times", "cluster=local"]),
     (
         [*SEARCH, "seed=1,2", "data.format=csv", "data.train=a-{day}.csv"],
         ["one set of data", "{day}"],

@@ -42,14 +42,12 @@ ARGUMENTS = {
     "linear": "how linear weights enter the graph: their sum, or inputs, one of each slot",
     "aot": "batch sizes to compile ahead of time, such as [1,32,256]",
     "target_cpu": "the CPU that aot= compiles for (default x86-64-v3)",
-    "html": "the file of a page to write: a table to sort, learning curves, calibration",
     "metric": "the metric that orders runs (default: the one that most of them monitor)",
     "tensornet": "the folder or URL that TensorNet saved its weights to, or that of a day in it",
     "tables": "which weights each table of TensorNet has: NAME:GROUP.linear,NAME:GROUP.embedding",
     "dense": "the dense variables of the conf's network in the order of their names in TensorNet",
     "yes": "true: do it, and not only say what would be done",
     "sweep.trials": "with -m: search the values that are given, with so many runs",
-    "sweep.workers": "how many trials are trained at the same time, sharing the CPUs (default 1)",
     "sweep.seed": "of the values that are tried (default 1)",
     "sweep.prune": "false: every trial is trained to its end (default: poor ones are stopped)",
     "sweep.storage": "a file, or database URL, for the record (default: OUTPUT/sweep.journal)",
@@ -57,6 +55,10 @@ ARGUMENTS = {
 }
 # Arguments of earlier versions, and what to do instead.
 REMOVED = {
+    "html": "`tnctl runs --json` has all figures, each run its report.html, and `tensorboard "
+    "--logdir FOLDER` shows the curves of runs that were trained with train.tensorboard=true.",
+    "sweep.workers": "Give the same command several times, at the same time: they share the "
+    "trials.",
     "ranks": "format=text has the columns of TensorNet's tables, without the optimizer's state.",
     "values": "In Python, tnctl.ids(run, slot, values) has the ids of values.",
 }

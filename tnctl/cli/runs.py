@@ -1,43 +1,38 @@
-"""`tnctl runs`: the runs of a folder or URL side by side, as a table, a page or JSON."""
+"""`tnctl runs`: the runs of a folder or URL side by side, as a table or JSON."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from tnctl.cli import arguments
 from tnctl.cli.printing import print_json, table
-from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.errors import UserError, refuse_if
 
 if TYPE_CHECKING:
-    from tnctl.training.comparison.run_comparison import Comparison
+    from tnctl.training.comparison.run_comparison import Comparison, Spread
+    from tnctl.training.comparison.run_summary import RunSummary
 
-TAKES = ("html", "metric", "overwrite")
-USAGE = """[FOLDER|URL] [html=FILE] [metric=NAME] [overwrite=true] [--json]
+TAKES = ("metric",)
+USAGE = """[FOLDER|URL] [metric=NAME] [--json]
 
 FOLDER (by default runs) has runs at any depth: outputs of `train`, and of sweeps. They are in the
 order of their metric on data.validation, the best first."""
 DEFAULT = "runs"
-KEYS_SHOWN = 8  # columns of keys; a page and JSON have all
+KEYS_SHOWN = 8  # columns of keys; JSON has all
 INPUTS = ("slots", "numeric")  # sections of the conf
 LONGEST_VALUE = 32  # characters of a value in the table
 
 
 def run(given: list[str]) -> int:
-    """Print the table, or JSON, and write the page of html=."""
+    """Print the table, or JSON."""
     words = [word for word in given if word != "--json"]
     if option := next((word for word in words if word.startswith("-")), None):
         raise UserError(f"no option {option}. The options are --help and --json")
     taken, urls = arguments.part(words, TAKES)
     refuse_if(len(urls) > 1, f"give one folder or URL of runs. Received: {' '.join(urls)}")
     url = plain(urls[0]) if urls else DEFAULT
-    replace = arguments.flag(taken, "overwrite")
-    refuse_if("overwrite" in taken and "html" not in taken, "overwrite= is for html=. Leave it out")
     from tnctl.training.comparison import run_comparison
 
     comparison = run_comparison.compare(url, taken.get("metric"))
-    if "html" in taken:
-        write_page(comparison, taken["html"], replace)
     if "--json" in given:
         print_json(run_comparison.to_json(comparison))
     else:
@@ -58,7 +53,6 @@ def plain(url: str) -> str:
 def show(comparison: "Comparison") -> None:
     """The tables on the standard output; what is not listed, in lines on standard error."""
     from tnctl.progress import clock, say, size
-    from tnctl.training.comparison.comparison_page import spread_text, state_of
     from tnctl.training.comparison.run_comparison import short_names
 
     keys = keys_in_table(comparison.keys)
@@ -94,7 +88,7 @@ def show(comparison: "Comparison") -> None:
             )
         table("", ["over seeds", *short_names(others), *heads], rows)
     if left_out := len(comparison.keys) - len(keys):
-        say(f"{left_out:,} more keys differ; html= and --json have all")
+        say(f"{left_out:,} more keys differ; --json has all")
     for note in (*comparison.notes(), *comparison.skipped):
         say(note)
 
@@ -118,40 +112,12 @@ def in_table(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-def write_page(comparison: "Comparison", to: str, replace: bool) -> None:
-    """Write the page of html=. Raises UserError when there is another file, or it is in a run."""
-    from tnctl import outputs
-    from tnctl.masking import masked
-    from tnctl.progress import say
-    from tnctl.training.comparison import comparison_page, run_summary
-
-    outputs.refuse_overlap([to], [entry.output for entry in comparison.runs], "html")
-    logs, notes = {}, []
-    for entry in comparison_page.charted(comparison):
-        try:
-            logs[entry.name] = run_summary.lines_of(entry)
-        except Failure as error:
-            notes.append(f"{entry.name} has no curves: {error}")
-    links = {
-        entry.name: url
-        for entry in comparison.runs
-        if entry.has_page and (url := link(entry.output, to)) is not None
-    }
-    html = comparison_page.render(masked(comparison), logs, links, masked(notes))
-    try:
-        with outputs.output_file(to, replace=replace) as stream:
-            stream.write(html.encode())
-    except UserError as error:
-        raise UserError(str(error).replace("to=", "html="), error.exit_code) from error
-    say(f"{to} shows {len(comparison.runs):,} runs")
+def state_of(run: "RunSummary") -> str:
+    """The state of a run, with the reason where something is wrong."""
+    at = "" if run.state == "finished" or run.step is None else f" at step {run.step:,}"
+    return f"{run.state}{at}" if run.problem is None else f"{run.state}{at}: {run.problem}"
 
 
-def link(output: str, page: str) -> str | None:
-    """The URL of a run's report as a link of a page; None where one is not on this machine."""
-    from tnctl import files
-    from tnctl.training.run_folder import PAGE
-
-    folder, place = files.local_path(output), files.local_path(page)
-    if folder is None or place is None:
-        return None
-    return quote(os.path.relpath(folder.resolve() / PAGE, place.resolve().parent))
+def spread_text(spread: "Spread | None") -> str:
+    """A mean with its deviation."""
+    return "–" if spread is None else f"{spread.mean:.5f} ± {spread.deviation:.5f}"

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tnctl import files, progress
@@ -13,7 +14,7 @@ from tnctl.schema import Conf
 from tnctl.training.search.search_parameters import Parameter, words
 
 MOST_TRIALS = 10_000
-MOST_WORKERS = 256
+NEEDS_OPTUNA = "sweep.trials needs a package that is not installed: pip install 'tnctl[sweep]'"
 LARGEST_SEED = 2**63 - 1
 
 
@@ -47,10 +48,10 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     mixed, parameters = search_space.parameters_of(path, overrides)
     line, refits = Line(path, mixed), arguments.flag(taken, "sweep.refit")
     trials = bounded(taken, "sweep.trials", 1, 1, MOST_TRIALS)
-    workers = bounded(taken, "sweep.workers", 1, 1, MOST_WORKERS)
     seed = bounded(taken, "sweep.seed", 1, 0, LARGEST_SEED)
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
     check_values(line, parameters)
+    refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
     quiet_tensorflow()
     from tnctl.training.search import refit, results, search_loop
     from tnctl.training.terminal_tables import show_report
@@ -60,13 +61,19 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     if refits:
         refit.conf_of_all_data(first, 1)
     settings = search_loop.Settings(
-        trials, workers, seed, prune, taken.get("sweep.storage"),
+        trials, seed, prune, taken.get("sweep.storage"),
         arguments.flag(taken, "overwrite"), golden,
     )  # fmt: skip
     summary, code = search_loop.search(space, settings)
+    if summary.under_way:
+        progress.say(
+            f"trials that other commands still train: {summary.under_way:,}; the last command to "
+            "end shows the best"
+        )
+        return code
     if (best := summary.best) is None:
         return code
-    texts = space.texts(best.values)
+    texts = space.texts(best.params)
     print(command(taken["conf"], line.with_values(texts), first.output), flush=True)
     if refits and code:
         progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")

@@ -5,9 +5,7 @@ from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 
-OF_A_SEARCH = (
-    "sweep.trials", "sweep.workers", "sweep.seed", "sweep.prune", "sweep.storage", "sweep.refit",
-)  # fmt: skip
+OF_A_SEARCH = ("sweep.trials", "sweep.seed", "sweep.prune", "sweep.storage", "sweep.refit")
 TAKES = ("conf", "overwrite", "golden", "accept", *OF_A_SEARCH)
 USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value … [sweep.trials=N]]"
 

@@ -55,7 +55,7 @@ def write_report(
         metrics, counts = measured_on(split, workers, stopwatch)
     importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
-    trees = baseline_of(conf, model) if conf.baseline.enabled else None
+    trees, seconds = baseline_of(conf, model) if conf.baseline.enabled else (None, 0.0)
     report = Report(
         metrics=metrics,
         split=split,
@@ -72,7 +72,7 @@ def write_report(
         dense_weights=sum(model.dense.sizes),
         importance=importance or None,
         importance_of=importance_of if importance else None,
-        baseline=None if trees is None else trees.baseline,
+        baseline=trees,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
         timing=timing
         or timing_of(
@@ -84,7 +84,8 @@ def write_report(
         ),
     )
     if trees is not None:
-        report = replace(report, timing=replace(report.timing, baseline_seconds=trees.seconds))
+        timed = replace(report.timing, baseline_seconds=round(seconds, 3))
+        report = replace(report, timing=timed)
     report = masked(report)
     inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
     write_files(conf, report, inputs, log)

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from tnctl import files, folders, limits, manifest, ownership
@@ -19,13 +19,13 @@ from tnctl.outputs import refuse_overlap
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Baseline, Conf
+from tnctl.schema import Conf
 from tnctl.training.report import Report
 
 REPORT = "report.json"
 LOG = "log.jsonl"
 PAGE = "report.html"
-BASELINE = "baseline.json"
+RESULTS = (LOG, REPORT, PAGE)  # what a run writes beside its checkpoints, at any rate
 DAMAGED = "damaged"
 ROLLED_BACK = "rolled_back"
 TENSORBOARD = "tensorboard"
@@ -66,24 +66,19 @@ def compared(conf: Conf, skipped: Collection[str] = NOT_COMPARED) -> dict[str, A
     return dict(values)
 
 
-def results(baseline: Baseline) -> list[str]:
-    """The files that a run writes beside its checkpoints, at any rate."""
-    return [LOG, REPORT, PAGE, *([BASELINE] if baseline.enabled else [])]
-
-
 def claims_of(conf: Conf) -> Claims:
     """The list of the files that a run has beside its checkpoints.
 
     Raises UserError when there is a file with the name of one of them that is not of a run.
     """
     claims = Claims(conf.output, RUN)
-    claims.add(results(conf.baseline))
+    claims.add(RESULTS)
     return claims
 
 
 def finish(claims: Claims) -> None:
     """Record checksums of a run's files at its end: a file that is changed later is the user's."""
-    names = [name for name in (LOG, REPORT, PAGE, BASELINE) if name in claims.names]
+    names = [name for name in RESULTS if name in claims.names]
     urls = {name: files.join(claims.folder, name) for name in names}
     claims.finish({n: manifest.entry_of(url) for n, url in urls.items() if files.exists(url)})
 
@@ -104,7 +99,7 @@ def refuse_data_in_places(conf: Conf) -> None:
 
     For files by day the folder is checked that contains all of them.
     """
-    names = (*FOLDERS, *results(conf.baseline))
+    names = (*FOLDERS, *RESULTS)
     written = [files.join(conf.output, name) for name in names]
     refuse_overlap(written, files_read(conf), "output")
     for folder in filter(files.exists, folders_of_days(conf)):
@@ -113,13 +108,13 @@ def refuse_data_in_places(conf: Conf) -> None:
             refuse_overlap(written, [place.url], "output")
 
 
-def refuse_foreign(output: str, names: Sequence[str] = (LOG, REPORT, PAGE)) -> ownership.Survey:
+def refuse_foreign(output: str) -> ownership.Survey:
     """The files of a run beside its checkpoints.
 
-    Raises UserError when another file or link has one of `names`, those that a run writes.
+    Raises UserError when another file or link has the name of one that a run writes.
     """
     survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
-    for name in (*LISTS, *names):
+    for name in (*LISTS, *RESULTS):
         if name in survey.foreign:
             raise ownership.foreign_file(output, name)
     return survey

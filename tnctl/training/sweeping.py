@@ -3,7 +3,8 @@
 import gc
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import keras
 
@@ -30,23 +31,35 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
     outcomes: list[Outcome] = []
     for number, (name, conf) in enumerate(runs, 1):
         progress.say(f"{number}/{len(runs)}  {name}")
-        report: Report | None = None
-        try:
-            report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
-        except UserError as error:
-            progress.say(f"{name} failed: {error}")
-            worst = max(worst, error.exit_code)
-        except Exception as error:
-            # A fault of tnctl or of a user's recipe needs its traceback; the next run starts.
-            progress.say(*traceback.format_exc().splitlines())
-            progress.say(f"{name} failed: {type(error).__name__}: {error}")
-            worst = max(worst, 1)
+        report, code = attempted(
+            name,
+            partial(train_conf, conf, overwrite=overwrite, golden=golden, accept=accept),
+        )
+        worst = max(worst, code)
         outcomes.append((name, report))
+    show(outcomes, runs[0][1].evaluation.monitor)
+    return worst
+
+
+def attempted(name: str, train: Callable[[], Report | None]) -> tuple[Report | None, int]:
+    """What `train` returns for one of several runs, and exit code 0.
+
+    When it fails, a line says why, the report is None and the exit code is not 0.
+    """
+    try:
+        return train(), 0
+    except UserError as error:
+        progress.say(f"{name} failed: {error}")
+        return None, error.exit_code
+    except Exception as error:
+        # A fault of tnctl or of a user's recipe needs its traceback; the next run starts.
+        progress.say(*traceback.format_exc().splitlines())
+        progress.say(f"{name} failed: {type(error).__name__}: {error}")
+        return None, 1
+    finally:
         # The memory of graphs and tables must be free for the next run.
         keras.backend.clear_session()
         gc.collect()
-    show(outcomes, runs[0][1].evaluation.monitor)
-    return worst
 
 
 def show(outcomes: Sequence[Outcome], monitor: str) -> None:

@@ -196,7 +196,7 @@ def begin_run(
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm.begin(conf)
     if overwrite:
-        run_folder.refuse_foreign(conf.output, run_folder.results(conf.baseline))
+        run_folder.refuse_foreign(conf.output)
     else:  # before the data is measured: that may take long, and the output be read-only
         claims, log = run_folder.claims_of(conf), Log(conf.output)
     record = [] if start is None else start.record

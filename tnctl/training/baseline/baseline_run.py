@@ -21,8 +21,6 @@ from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
-from tnctl.training.baseline import baseline_file
-from tnctl.training.baseline.baseline_file import BaselineFile
 from tnctl.training.baseline.boosted_trees import BoostedTrees, Examples, library, version
 from tnctl.training.baseline.row_sample import RowSample
 from tnctl.training.baseline.tree_columns import TreeColumns, cost
@@ -47,16 +45,11 @@ def check(conf: Conf) -> None:
     library()
 
 
-def baseline_of(conf: Conf, model: "Model") -> BaselineFile:
-    """The baseline of a run whose model is `model`: trained now, unless the output has it already.
+def baseline_of(conf: Conf, model: "Model") -> tuple[Baseline, float]:
+    """The baseline of a run whose model is `model`, and the seconds that it took.
 
     It is of the main head. Raises Failure.
     """
-    of = baseline_file.digest_of(conf)
-    known = baseline_file.read(conf.output, of)
-    if known is not None:
-        say("the baseline is trained already")
-        return known
     started = time.perf_counter()
     rows = BaselineRows(conf, model)
     has_validation = conf.data.source("validation") is not None
@@ -93,7 +86,7 @@ def baseline_of(conf: Conf, model: "Model") -> BaselineFile:
         recalibration=recalibration,
         **figures,
     )
-    return baseline_file.write(conf.output, of, time.perf_counter() - started, baseline)
+    return baseline, time.perf_counter() - started
 
 
 def _measured(

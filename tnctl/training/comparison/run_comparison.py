@@ -71,22 +71,9 @@ class Comparison:
             for split in ("validation", "test")
         }
 
-    @property
-    def ranked(self) -> list[RunSummary]:
-        """The runs that have the metric."""
-        return [run for run in self.runs if self.metric in run.validation]
-
-    @property
-    def best(self) -> list[RunSummary]:
-        """The best of the runs that are evaluated on the same data, for each such data."""
-        best: dict[str, RunSummary] = {}
-        for run in self.ranked:
-            best.setdefault(_data_of(run.conf), run)
-        return list(best.values())
-
     def notes(self) -> list[str]:
         """What a reader should know of the order."""
-        if not self.ranked:
+        if not any(self.metric in run.validation for run in self.runs):
             return [
                 f"no run has {self.metric} on data.validation, so they are in the order of their "
                 "names; tests are not for choosing"

@@ -18,11 +18,11 @@ from tnctl.errors import Failure
 from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_log
-from tnctl.training.report import LogLine, Report, number_of
-from tnctl.training.run_folder import LOG, PAGE, REPORT
+from tnctl.training.report import Report, number_of
+from tnctl.training.run_folder import LOG, REPORT
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
-LOG_BYTES = 16 << 20  # of a log that curves are drawn of
+LOG_BYTES = 16 << 20  # of a log whose end is looked at
 SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other code
 
 
@@ -42,8 +42,6 @@ class RunSummary:
     state: State
     problem: str | None = None
     conf: dict[str, Any] | None = None
-    report: Report | None = None
-    has_page: bool = False
     step: int | None = None
     validation: dict[str, float] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
@@ -75,7 +73,7 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary:
     if report is not None:
         # Damage of a newer checkpoint concerns who resumes the run, and not its results.
         damage = damage if conf is None else None
-        return _finished(name, output, report, conf, damage, has_page=PAGE in names)
+        return _finished(name, output, report, conf, damage)
     if checkpoint is None and damage is None and not (LOG in names and _has_log(output)):
         raise ForeignError(problem or f"{files.join(output, LOG)} is no log of tnctl")
     problem = problem or damage
@@ -107,7 +105,6 @@ def _finished(
     report: Report,
     conf: dict[str, Any] | None,
     problem: str | None,
-    has_page: bool,
 ) -> RunSummary:
     best = report.best.step if report.best is not None and report.best.kept else None
     validation = report.of_split("validation") or _kept(report.evaluations, best)
@@ -118,8 +115,6 @@ def _finished(
         state="finished",
         problem=problem,
         conf=conf,
-        report=report,
-        has_page=has_page,
         step=report.steps,
         validation=figures(validation) or of_days(report.days or ()),
         test=figures(report.metrics if report.split == "test" else {}),
@@ -140,11 +135,6 @@ def of_days(days: Sequence[DayRecord]) -> dict[str, float]:
     evaluated = [figures(day.before) for day in days if day.before is not None]
     shared = [name for name in METRICS if all(name in metrics for metrics in evaluated)]
     return {name: fmean(metrics[name] for metrics in evaluated) for name in shared if evaluated}
-
-
-def lines_of(run: RunSummary) -> list[LogLine]:
-    """The lines of a run's log. Raises Failure when it cannot be read, or is too large."""
-    return run_log.lines_of(run.output, LOG_BYTES)
 
 
 def _report(output: str) -> tuple[Report | None, str | None]:

@@ -42,10 +42,10 @@ def joined(parts: Iterable[Markup], separator: str = "") -> Markup:
     return Markup(separator.join(part for part in parts if part))
 
 
-def table_row(head: object, cells: Iterable[object], fragment: str = "row") -> Markup:
+def table_row(head: object, cells: Iterable[object]) -> Markup:
     """A row of a table: its head, and cells of text or Markup."""
     filled = (cell if isinstance(cell, Markup) else fill("cell", text=cell) for cell in cells)
-    return fill(fragment, head=head, cells=joined(filled))
+    return fill("row", head=head, cells=joined(filled))
 
 
 def table_of(names: Iterable[object], rows: Sequence[Markup], kind: str = "") -> Markup:

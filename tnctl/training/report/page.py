@@ -55,7 +55,6 @@ def render(
         _section("Beside boosted trees", baseline_table(report)),
         _section("Metrics", _metrics(report)),
         _section("Recalibration", recalibration_table(report)),
-        _section("Evaluations", _evaluations(report)),
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
         _section("Tables", _tables(report)),
@@ -76,6 +75,8 @@ def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
         f"{report.steps:,} steps of {conf['train']['batch_size']:,}",
         f"seed {conf['seed']}",
     ]
+    if report.best is not None:
+        facts.append(f"best at step {report.best.step:,}")
     return fill("header", title=title, facts=joined(fill("fact", text=fact) for fact in facts))
 
 
@@ -141,21 +142,7 @@ def _calibration(report: Report) -> Markup:
         "mean prediction",
         [Series("tenths, by prediction", [(b["prediction"], b["label"]) for b in bins], 1, True)],
     )
-    rows = [
-        table_row(
-            tenth,
-            [
-                f"{prediction:.5f}",
-                f"{label:.5f}",
-                f"{label / prediction:.3f}" if prediction else NONE,
-                f"{figures['count']:,.0f}",
-            ],
-        )
-        for tenth, figures in enumerate(bins, 1)
-        for prediction, label in [(figures["prediction"], figures["label"])]
-    ]
-    names = ("tenth", "prediction", "label", "label / prediction", "examples")
-    return joined([chart, _histogram(report), table_of(names, rows)])
+    return joined([chart, _histogram(report)])
 
 
 def _histogram(report: Report) -> Markup:
@@ -238,25 +225,6 @@ def _metrics(report: Report) -> Markup:
     ]
     main = str(report.metrics.get("head", "main head"))
     return table_of(["", main if heads else f"data.{report.split}", *heads], rows)
-
-
-def _evaluations(report: Report) -> Markup:
-    evaluations = report.evaluations
-    if not evaluations:
-        return Markup()
-    keys = [key for key in ("auc", "gauc", "logloss", "ne", "mse", "accuracy", "copc")
-            if key in evaluations[0].validation]  # fmt: skip
-    best = None if report.best is None else report.best.step
-    rows = [
-        table_row(
-            f"{evaluation.step:,}",
-            [evaluation.epoch, *(_shown(evaluation.figure(key), ".5f") for key in keys)],
-            "best_row" if evaluation.step == best else "row",
-        )
-        for evaluation in evaluations
-    ]
-    note = fill("note", text=f"The best, at step {best:,}, is marked.") if best else Markup()
-    return joined([table_of(("step", "epoch", *keys), rows), note])
 
 
 def _days(report: Report) -> Markup:

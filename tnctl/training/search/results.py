@@ -1,9 +1,10 @@
 """The results of a search: a table of its trials, and the best of them."""
 
+import math
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from tnctl import files, progress
 from tnctl.errors import Failure
@@ -12,7 +13,11 @@ from tnctl.training import run_folder
 from tnctl.training.report import Report
 from tnctl.training.search.search_parameters import Parameter, Value
 
-State = Literal["running", "complete", "pruned", "failed"]
+# Optuna's states, those of the best trials first, as the table shows them.
+STATES = {
+    "COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "WAITING": "unfinished",
+    "FAIL": "undefined",
+}  # fmt: skip
 FOLDER = re.compile(r"(trial|refit)-[0-9]{4,}")  # of a run of a search
 LONGEST_VALUE = 40  # characters of a value in the table
 
@@ -23,49 +28,52 @@ def folder_of(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A trial as it is recorded; `value` is the metric, of a stopped one its last."""
-
-    number: int
-    state: State
-    values: dict[str, Value]
-    value: float | None
-
-
-@dataclass(frozen=True)
 class Results:
-    """The trials of a search, those that failed in this command by their numbers."""
+    """Optuna's trials of a search, and the numbers of those that failed in this command."""
 
-    trials: Sequence[Trial]
+    trials: Sequence[Any]
     monitor: str
     greater_is_better: bool
     failed: Set[int]
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[Any]:
         """The trials, the best first; those that were stopped are behind all that were not."""
-        order = ("complete", "pruned", "running", "failed")
         sign = -1 if self.greater_is_better else 1
 
-        def place(trial: Trial) -> tuple[int, bool, float, int]:
-            value = 0.0 if trial.value is None else sign * trial.value
-            return order.index(trial.state), trial.value is None, value, trial.number
+        def place(trial: Any) -> tuple[int, bool, float, int]:
+            value = value_of(trial)
+            state = list(STATES).index(trial.state.name)
+            return state, value is None, 0.0 if value is None else sign * value, trial.number
 
         return sorted(self.trials, key=place)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Any:
         """The best trial that was trained to its end; None without one."""
-        return next((trial for trial in self.ranked()[:1] if trial.state == "complete"), None)
+        return next((trial for trial in self.ranked()[:1] if trial.state.name == "COMPLETE"), None)
+
+    @property
+    def under_way(self) -> int:
+        """How many trials other commands train."""
+        running = [trial.number for trial in self.trials if trial.state.name == "RUNNING"]
+        return len(set(running) - self.failed)
+
+
+def value_of(trial: Any) -> float | None:
+    """The metric of a trial; of one that was not trained to its end, its last evaluation."""
+    value = trial.value
+    if value is None and trial.intermediate_values:
+        value = trial.intermediate_values[max(trial.intermediate_values)]
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def show(summary: Results, parameters: Sequence[Parameter]) -> None:
     """The table of trials, the best first."""
-    states = {"complete": "", "pruned": "stopped", "running": "unfinished", "failed": "undefined"}
     rows = []
     for trial in summary.ranked():
-        values = [_text(trial.values.get(parameter.key)) for parameter in parameters]
-        state = "failed" if trial.number in summary.failed else states[trial.state]
-        rows.append((str(trial.number), *values, shown(trial.value, 5), state))
+        values = [_text(trial.params.get(parameter.key)) for parameter in parameters]
+        state = "failed" if trial.number in summary.failed else STATES[trial.state.name]
+        rows.append((str(trial.number), *values, shown(value_of(trial), 5), state))
     names = [parameter.key.lstrip("+") for parameter in parameters]
     progress.table("", ("trial", *names, f"{summary.monitor} (validation)", ""), rows)
 

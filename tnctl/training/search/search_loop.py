@@ -1,29 +1,34 @@
-"""A search: trials one after the other, or several at the same time, and the best of them."""
+"""A search: trials one after the other, shared with other commands of the same search."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from optuna.samplers import TPESampler
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tnctl import files, progress
 from tnctl.data.days import daily
-from tnctl.errors import Failure, Stopped, UserError, refuse_if, shortened
+from tnctl.documents import plain
+from tnctl.errors import refuse_if
 from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import run_folder
-from tnctl.training.search import results, trial_processes
-from tnctl.training.search.search_parameters import LONGEST_REASON, Parameter, Value, words
-from tnctl.training.search.trial_run import Outcome, run_trial
+from tnctl.training.report import Report, number_of
+from tnctl.training.search import results, study
+from tnctl.training.search.search_parameters import Parameter, Value, words
+from tnctl.training.search.trial_run import run_trial
+from tnctl.training.sweeping import attempted
 
-if TYPE_CHECKING:
-    from tnctl.training.search.record import Description, Record
-
-NEEDS_OPTUNA = "sweep.trials needs a package that is not installed: pip install 'tnctl[sweep]'"
 # Keys in which trials of one search may differ.
 NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}
-NAME = "sweep"  # of the study in a journal in the output, which may be moved with it
+SECONDS_BETWEEN_LOOKS = 0.05
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,6 @@ class Settings:
     """The arguments of a search."""
 
     trials: int
-    workers: int = 1
     seed: int = 1
     prune: bool = True
     storage: str | None = None
@@ -69,96 +73,39 @@ def check(conf: Conf) -> None:
     )
     refuse_if(
         conf.cluster.start is not None,
-        "sweep.trials trains each run in one process; sweep.workers=N trains several at a time. "
-        "Leave out cluster=local and its keys; where the conf file itself starts workers, give "
-        "cluster.start=null",
+        "sweep.trials trains each run in one process; the same command given several times shares "
+        "the trials. Leave out cluster=local and its keys; where the conf file itself starts "
+        "workers, give cluster.start=null",
     )
 
 
 def search(space: Space, settings: Settings) -> tuple[results.Results, int]:
-    """Make all trials that are left, and show a table; the exit code is 1 when some failed.
+    """Make the trials that are left, and show a table; the exit code is not 0 when some failed.
 
-    Raises UserError for the output of another search, Stopped after Ctrl-C or SIGTERM.
+    Other commands of the same search make some of them at the same time. Raises UserError for the
+    output of another search, Stopped after Ctrl-C or SIGTERM.
     """
     first = space.first()
     check(first)
-    monitor = first.evaluation.monitor
-    with recorded(space, first, settings) as record:
-        failed: dict[int, Outcome] = {}
-        trials = Trials(space, first.output, record, settings, monitor, failed)
-        if settings.workers == 1:
-            trials.one_by_one()
-        else:
-            trials.together()
-        summary = results.Results(
-            record.trials(), monitor, bool(METRICS[monitor].greater_is_better), set(failed)
-        )
+    study.quiet_optuna()
+    with study.storage_errors(settings.storage or files.join(first.output, study.JOURNAL)):
+        trials = Trials(space, settings, first)
+        trials.make()
+        summary = trials.summary()
     results.show(summary, space.parameters)
+    failed = trials.failed
     if failed:
         progress.say(
             f"{len(failed):,} of {len(summary.trials):,} trials failed; the same command tries "
             "them again"
         )
-    return summary, max((outcome.exit_code for outcome in failed.values()), default=0)
-
-
-@contextmanager
-def recorded(space: Space, first: Conf, settings: Settings) -> "Iterator[Record]":
-    """The record of a search, while this process alone writes to the output."""
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise UserError(NEEDS_OPTUNA) from error
-    from tnctl.training.search import record, storages
-
-    record.quiet_optuna()
-    output, monitor = first.output, first.evaluation.monitor
-    place = settings.storage or files.join(output, storages.JOURNAL)
-    description = record.Description(
-        parameters=tuple(space.parameters),
-        seed=settings.seed,
-        monitor=monitor,
-        greater_is_better=bool(METRICS[monitor].greater_is_better),
-        conf=run_folder.compared(first, NOT_COMPARED),
-    )
-    name = NAME if settings.storage is None else path_of(output)
-    database = settings.storage is not None and storages.is_database(place)
-    with ExitStack() as stack:
-        stack.enter_context(files.locked(output))
-        storage = stack.enter_context(storages.opened(place, database=database))
-        if settings.overwrite:
-            earlier = folders_of_runs(output)
-            for folder in earlier:
-                run_folder.refuse_foreign(folder)
-            record.Record.forget(storage, name)
-            for folder in earlier:
-                run_folder.remove(folder)
-        yield opened(storage, name, description, settings, place)
+    return summary, max(failed.values(), default=0)
 
 
 def path_of(output: str) -> str:
     """The path or URL of an output, without secrets, from wherever the command was given."""
     local = files.local_path(output)
     return str(masked(output if local is None else str(local.resolve())))
-
-
-def opened(
-    storage: Any, name: str, description: "Description", settings: Settings, place: str
-) -> "Record":
-    """The record in a storage. Raises UserError for another search, Failure for a damaged one."""
-    from tnctl.training.search.record import Record
-
-    try:
-        return Record(
-            storage, name, description, prune=settings.prune, parallel=settings.workers > 1
-        )
-    except Failure as error:
-        raise Failure(f"{masked(place)} cannot be used: {error}. Choose another output") from error
-    except UserError as error:
-        raise UserError(f"{masked(place)}: {error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
-        reason = shortened(f"{type(error).__name__}: {error}", LONGEST_REASON)
-        raise Failure(f"{masked(place)} is damaged: {reason}. Move it away") from error
 
 
 def folders_of_runs(output: str) -> list[str]:
@@ -170,74 +117,162 @@ def folders_of_runs(output: str) -> list[str]:
     ]
 
 
-@dataclass
 class Trials:
-    """The trials of a search as they are trained."""
+    """The trials of a search as they are made; `failed` has exit codes by their numbers.
 
-    space: Space
-    output: str
-    record: "Record"
-    settings: Settings
-    monitor: str
-    failed: dict[int, Outcome]
+    Commands of one search take turns to choose a trial and to record the end of one, and each
+    holds a lock of the trial that it trains. So a trial that has not ended and whose lock is free
+    was interrupted.
+    """
 
-    def one_by_one(self) -> None:
-        """Train them in this process."""
-        for task in self._tasks():
-            number = task.number
-            outcome = run_trial(task.conf, task.golden, partial(self.record.report, number))
-            self._end(number, outcome)
-            if outcome.state == "interrupted":
-                raise Stopped(f"trial {number}: {outcome.message}", outcome.exit_code)
+    def __init__(self, space: Space, settings: Settings, first: Conf) -> None:
+        """`first` is one of the confs of the search. Raises UserError, Failure."""
+        self._space, self._settings, self._output = space, settings, first.output
+        self._monitor = first.evaluation.monitor
+        self._greater = bool(METRICS[self._monitor].greater_is_better)
+        self.failed: dict[int, int] = {}
+        common = {
+            "parameters": plain(tuple(space.parameters)),
+            "seed": settings.seed,
+            "monitor": self._monitor,
+            "conf": run_folder.compared(first, NOT_COMPARED),
+        }
+        if (local := files.local_path(self._output)) is not None:
+            local.mkdir(parents=True, exist_ok=True)  # for locks
+        with self._turn():
+            storage = study.storage_at(settings.storage, self._output)
+            name = study.NAME if settings.storage is None else path_of(self._output)
+            if settings.overwrite:
+                self._remove_earlier(storage, name)
+            self._study = study.opened(
+                storage, name, common, greater=self._greater, prune=settings.prune
+            )
 
-    def together(self) -> None:
-        """Train them in several processes."""
-        trial_processes.train_together(
-            self.settings.workers, self._tasks(), self.record.report, self._end
+    def _remove_earlier(self, storage: Any, name: str) -> None:
+        """Remove an earlier search in the output. Raises UserError while a command is at it."""
+        runs = folders_of_runs(self._output)
+        for folder in runs:
+            run_folder.refuse_foreign(folder)
+        study.delete(storage, name, self._held)
+        for folder in runs:
+            run_folder.remove(folder)
+
+    def summary(self) -> results.Results:
+        """The trials as they are recorded."""
+        return results.Results(self._recorded(), self._monitor, self._greater, self.failed.keys())
+
+    def make(self) -> None:
+        """Train trials until none is left that no other command trains."""
+        if known := self._recorded():
+            done = sum(trial.state.is_finished() for trial in known)
+            progress.say(f"{done:,} trials are done")
+        while True:
+            with self.chosen() as trial:
+                if trial is None:
+                    return
+                self._train(trial)
+
+    @contextmanager
+    def chosen(self) -> Iterator[Trial | None]:
+        """A trial to train, whose lock is held in the block; None when none is left."""
+        with ExitStack() as stack:
+            with self._turn():
+                trial = self._next(stack)
+            yield trial
+
+    def _recorded(self) -> list[FrozenTrial]:
+        trials: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
+        return trials
+
+    def _held(self, number: int) -> AbstractContextManager[None]:
+        """The lock of a trial, held in the block. Raises HeldError."""
+        return files.locked(self._output, name=f".{results.folder_of(number)}.lock")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the turn of this command, which ends with the block."""
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(files.locked(self._output, name=".sweep.lock"))
+                    break
+                except files.HeldError:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+            yield
+
+    def _next(self, stack: ExitStack) -> Trial | None:
+        """A trial that was interrupted, else a new one, whose lock `stack` holds.
+
+        One that failed in this command is not tried again.
+        """
+        known = self._recorded()
+        for trial in known:
+            if trial.state == TrialState.RUNNING and trial.number not in self.failed:
+                with suppress(files.HeldError):
+                    stack.enter_context(self._held(trial.number))
+                    progress.say(f"trial {trial.number} goes on")
+                    return Trial(self._study, trial._trial_id)
+        if len(known) >= self._settings.trials:
+            return None
+        new: Trial = self._study.ask()
+        stack.enter_context(self._held(new.number))
+        return new
+
+    def _train(self, trial: Trial) -> None:
+        """Train a trial, and record how it ended."""
+        number, settings = trial.number, self._settings
+        # Seeded for each trial: what it draws does not depend on which command makes it.
+        seed = np.random.SeedSequence([settings.seed, number]).generate_state(1)
+        self._study.sampler = TPESampler(seed=int(seed[0]), multivariate=False, constant_liar=True)
+        parameters = self._space.parameters
+        texts = self._space.texts({entry.key: entry.suggested(trial) for entry in parameters})
+        progress.say(f"trial {number} of {settings.trials}  {words(texts)}")
+        report, code = attempted(
+            f"trial {number}",
+            lambda: run_trial(
+                self._conf(number, texts), settings.golden, partial(self._is_poor, trial)
+            ),
         )
+        with self._turn():
+            if code:  # it stays one that has not ended, and is tried again with the same values
+                self.failed[number] = code
+            elif report is None:
+                self._study.tell(trial, state=TrialState.PRUNED)
+                progress.say(
+                    f"trial {number} stopped: others were better after as many evaluations"
+                )
+            else:
+                self._complete(trial, report)
 
-    def _tasks(self) -> Iterator[trial_processes.Task]:
-        """The trials that were interrupted, then new ones."""
-        known = self.record.trials()
-        begun = [trial.number for trial in known if trial.state == "running"]
-        if known:
-            progress.say(f"{len(known) - len(begun):,} trials are done")
-        for number in begun:
-            progress.say(f"trial {number} goes on")
-            yield from self._task(number)
-        for _ in range(len(known), self.settings.trials):
-            yield from self._task(self.record.begin())
-
-    def _task(self, number: int) -> Iterator[trial_processes.Task]:
-        """A trial with its conf; none for values that do not make one, which is a failure."""
-        texts = self.space.texts(self.record.values_of(number))
-        progress.say(f"trial {number} of {self.settings.trials}  {words(texts)}")
-        try:
-            conf = self.space.conf_of(texts)
-        except UserError as error:
-            self._end(number, Outcome("failed", message=str(error), exit_code=error.exit_code))
-            return
-        output = files.join(self.output, results.folder_of(number))
+    def _conf(self, number: int, texts: dict[str, str]) -> Conf:
+        """The conf of a trial. Raises UserError for values that do not make one."""
+        conf = self._space.conf_of(texts)
         # What is chosen by validation data must not have been looked at on test data. A share of
         # data.split stays what it is: without it, its rows would be trained.
-        conf = replace(
+        return replace(
             conf,
-            output=output,
+            output=files.join(self._output, results.folder_of(number)),
             data=replace(conf.data, test=None),
             evaluation=replace(conf.evaluation, test=False),
             baseline=replace(conf.baseline, enabled=False),  # the same trees for all trials
         )
-        yield trial_processes.Task(number, conf, self.settings.golden)
 
-    def _end(self, number: int, outcome: Outcome) -> None:
-        """Record how a trial ended."""
-        if outcome.state == "complete":
-            self.record.report(number, outcome.evaluations)
-            self.record.complete(number, outcome.value)
-            progress.say(f"trial {number}  {self.monitor} {shown(outcome.value, 5)}")
-        elif outcome.state == "pruned":
-            self.record.prune(number)
-            progress.say(f"trial {number} stopped: others were better after as many evaluations")
-        elif outcome.state == "failed":
-            self.failed[number] = outcome
-            progress.say(f"trial {number} failed: {outcome.message}")
+    def _is_poor(self, trial: Trial, values: Sequence[float | None]) -> bool:
+        """Record the evaluations of a trial so far; whether it is worse than most others were.
+
+        The nth evaluation is compared with the nth of others. An undefined one is left out.
+        """
+        for place, value in enumerate(values, 1):
+            if value is not None and isfinite(value):
+                trial.report(value, place)  # what is recorded already stays as it is
+        return bool(trial.should_prune())
+
+    def _complete(self, trial: Trial, report: Report) -> None:
+        """Record the result of a trial; one whose metric is undefined has none."""
+        self._is_poor(trial, [entry.figure(self._monitor) for entry in report.evaluations])
+        value = number_of(report.of_split("validation"), self._monitor)
+        if value is None or not isfinite(value):
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, value)
+        progress.say(f"trial {trial.number}  {self._monitor} {shown(value, 5)}")

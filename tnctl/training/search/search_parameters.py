@@ -3,14 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-
-from tnctl.documents import Finite, Text
 from tnctl.errors import refuse_if
 
-LONGEST_REASON = 300  # characters of what Optuna, or a database, says
 # What Optuna records of a value: the text of a choice, or a number.
 Value = str | int | float
 
@@ -23,12 +19,12 @@ class Parameter:
     numbers from `low` to `high`, both included, in distances of `step` where there is one.
     """
 
-    key: Text
+    key: str
     kind: Literal["choice", "int", "float"]
-    choices: tuple[Text, ...] = ()
-    low: int | Finite = 0
-    high: int | Finite = 0
-    step: Annotated[int | Finite, Field(gt=0)] | None = None
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = 0
+    step: float | None = None
     log: bool = False
 
     def refuse_odd(self, argument: str) -> None:
@@ -48,15 +44,21 @@ class Parameter:
             f"{argument} has a logarithmic scale, on which there are no steps. Give interval(…)",
         )
 
+    def suggested(self, trial: Any) -> Value:
+        """The value in a trial of Optuna: the recorded one, else one that is drawn."""
+        value: Value
+        if self.kind == "choice":
+            value = trial.suggest_categorical(self.key, self.choices)
+        elif self.kind == "int":
+            step = self.step or 1
+            value = trial.suggest_int(self.key, self.low, self.high, step=step, log=self.log)
+        else:
+            value = trial.suggest_float(self.key, self.low, self.high, step=self.step, log=self.log)
+        return value
+
     def text_of(self, value: Value) -> str:
         """A value in Hydra's grammar."""
         return value if isinstance(value, str) else repr(value)
-
-    def has(self, value: Value) -> bool:
-        """Whether a value is one that can be drawn."""
-        if isinstance(value, str):
-            return value in self.choices
-        return self.kind != "choice" and self.low <= value <= self.high
 
     def tested(self) -> list[str]:
         """Texts that, when the conf takes all of them, it takes every value."""
