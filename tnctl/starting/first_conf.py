@@ -1,35 +1,33 @@
 """From the names of files to a conf: what `tnctl init` does."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tnctl import limits
+from tnctl.data.batch_sizes import by_rows
 from tnctl.data.partitions import partitions_of
 from tnctl.data.sources import DAY
-from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import ISO, is_whole
-from tnctl.starting import ages, line_features, run_sizes
-from tnctl.starting.column import Column, Context, Input
+from tnctl.schema import is_whole
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import LONGEST, kind_of
-from tnctl.starting.conf_text import ConfParts, conf_text, input_names
+from tnctl.starting.column_kinds import Column, Context, kind_of
+from tnctl.starting.conf_text import ConfParts, Input, Settings, conf_text
 from tnctl.starting.file_form import FileForm, form_of
-from tnctl.starting.kept_rows import kept_rows
 from tnctl.starting.label_choice import ChosenLabel, choose_label
-from tnctl.starting.missing_texts import missing_texts
-from tnctl.starting.named_days import named_days
-from tnctl.starting.named_files import NamedFiles, named_files
-from tnctl.starting.number_inputs import BUCKETS, FEWEST_BUCKETS
-from tnctl.starting.other_splits import add_split
+from tnctl.starting.line_features import LineFeatures, line_features
+from tnctl.starting.named_files import DAYS_READ, NamedFiles, named_files
+from tnctl.starting.other_splits import kept_rows, split_of
 from tnctl.starting.sample import ROWS, Sample, read_rows
-from tnctl.starting.shared_values import share_rows
 
-ROWS_OF_A_BUCKET = 200
+NUMBERS = 0.9  # the share of numbers in a column whose other texts mean a missing value
+MOST_MISSING_TEXTS = 3  # different ones in such a column
+ROWS_TRAINED = 1_000_000  # in all passes together, unless validation ends training before
+MOST_PASSES = 20
+SMALL, MIDDLE = 300_000, 3_000_000  # rows
 
 
 @dataclass
@@ -41,13 +39,9 @@ class FirstConf:
     sample: Sample
     label: ChosenLabel
     columns: dict[str, Column]
-    warnings: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
-    event: str | None = None  # the column of the event's time
-
-    def kind(self, name: str) -> str:
-        """What a column was recognised as."""
-        return "label" if name == self.label.column else self.columns[name].kind
+    inputs: list[Input]
+    warnings: list[str]
+    doubts: list[str]
 
 
 def first_conf(
@@ -57,18 +51,16 @@ def first_conf(
 
     Raises `UserError` or `Failure` when the data cannot be read or has no label.
     """
-    is_daily = any(DAY in word for word in words)
-    named = named_days(words) if is_daily else named_files(words)
+    named = named_files(words)
     form = form_of(named.urls("train")[0])
-    of_folders = _folder_columns(form, named)
-    form.columns += of_folders
-    features = None
+    form.columns = [*form.columns, *_folder_columns(form, named)]
+    features = LineFeatures()
     if form.format == "libsvm":
-        features = line_features.line_features(form.lines)
+        features = line_features(form.lines)
         form.columns = features.columns
-        form.evidence["format"] = features.evidence or form.evidence["format"]
+        form.evidence["format"] = features.evidence
     refuse_if(
-        not form.columns or (len(form.columns) < 2 and not (features and features.slots)),
+        len(form.columns) < 2 and not features.slots,
         f"{named.urls('train')[0]} has one column, and a row needs a label and an input",
         Failure,
     )
@@ -77,38 +69,23 @@ def first_conf(
     measured = {
         column: figures(column, sample.table.column(column), strip) for column in form.columns
     }
-    missing = missing_texts(measured)
+    missing = _missing_texts(measured)
     measured = {column: measured[column].without({"", *missing}) for column in measured}
     is_named = "c1" not in form.columns and form.format != "libsvm"
     chosen = choose_label(measured, label, positive, is_named)
-    context = Context(
-        form.format,
-        form.keys.get("delimiter"),
-        chosen.values,
-        max(FEWEST_BUCKETS, min(BUCKETS, sample.estimate // ROWS_OF_A_BUCKET)),
-        frozenset(features.numbers if features else ()),
-        frozenset(features.ids if features else ()),
-        sample.days,
-        sample.is_whole,
-        sample.estimate,
-    )
-    columns = _kinds(measured, chosen, context)
-    # Days of folders are those of delivery, so they are no times of the row.
-    of_rows = {name: column for name, column in columns.items() if name not in of_folders}
-    event, doubts = ages.add_ages(of_rows, chosen.values)
+    context = Context(form, chosen.values, sample.estimate, features.ids)
+    columns = {
+        column: kind_of(of, context) for column, of in measured.items() if column != chosen.column
+    }
     inputs = [entry for column in columns.values() for entry in column.inputs]
-    doubts += [
-        _attention(columns[sequence], candidate, name)
-        for sequence, candidate in share_rows(columns)[:1]
+    inputs += [
+        Input("slots", slot, "", dict(settings), shown)
+        for slot, (settings, shown) in features.slots.items()
     ]
-    if features:
-        inputs += [
-            Input("slots", slot, "", dict(settings), shown)
-            for slot, (settings, shown) in features.slots.items()
-        ]
-    refuse_if(not inputs, _nothing_to_learn(columns), Failure)
-    result = FirstConf("", form, sample, chosen, columns, doubts=doubts, event=event)
-    _write(result, named, missing, inputs, name)
+    reasons = [f"{column}: {of.remark}" for column, of in columns.items()][:3]
+    refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
+    result = FirstConf("", form, sample, chosen, columns, inputs, [], list(chosen.doubts))
+    _add_text(result, named, missing, name)
     return result
 
 
@@ -125,155 +102,82 @@ def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
     ]
 
 
-def _kinds(measured: dict[str, Figures], label: ChosenLabel, context: Context) -> dict[str, Column]:
-    columns = {}
-    for name, column in measured.items():
-        if name == label.column:
+def _missing_texts(columns: Mapping[str, Figures]) -> dict[str, str]:
+    """Texts that mean a missing value, as they stand among numbers, each with what shows it."""
+    texts: dict[str, str] = {}
+    for name, column in columns.items():
+        if column.form != "text":
             continue
-        if name in label.others:
-            remark = (
-                "it looks like an outcome, known only after the event, and is left out. "
-                f"label={name} trains on it"
-            )
-            columns[name] = Column(column, "another label", [], remark, f"{name}: {remark}")
-        else:
-            columns[name] = kind_of(column, context)
-    return columns
+        others = np.flatnonzero(np.isnan(column.numbers) & (column.counts > 0))
+        values = {text: at for at in others if (text := str(column.values[int(at)].as_py()))}
+        counts = {text: int(column.counts[at]) for text, at in values.items()}
+        numbers = column.counts[~np.isnan(column.numbers)].sum()
+        is_few = len(counts) <= MOST_MISSING_TEXTS
+        if is_few and numbers >= NUMBERS * (numbers + sum(counts.values())):
+            for text, count in counts.items():
+                texts.setdefault(text, f"{quoted(text)} in {count:,} rows of {name}")
+    return texts
 
 
-def _attention(column: Column, candidate: str, conf: str) -> str:
-    """How a sequence is trained with attention; it is pooled in the conf that is written."""
-    sequence, target = input_names([column.figures.name, candidate])
-    assert column.figures.lengths is not None
-    longest = min(int(column.figures.lengths.max()), LONGEST)
-    return (
-        f"whether attention to {target} makes more of the sequence {sequence} than its mean: tnctl "
-        f"train conf={conf or 'FILE.yaml'} recipe=din recipe.behavior={sequence} "
-        f"recipe.target={target} slots.{sequence}.pooling=none "
-        f"slots.{sequence}.max_length={longest} slots.{sequence}.keep=last output=runs/din"
+def _add_text(result: FirstConf, named: NamedFiles, missing: Mapping[str, str], name: str) -> None:
+    """Add the text, the warnings and the doubts."""
+    form, sample, columns = result.form, result.sample, result.columns
+    data = _files_of(result, named, name)
+    trained = sample.estimate
+    if "split" in data:
+        kept = data["split"][0]
+        trained -= round((kept["validation"] + kept.get("test", 0)) * trained)
+    data["format"] = (form.format, form.evidence.get("format", ""))
+    data |= {key: (value, form.evidence.get(key, "")) for key, value in form.keys.items()}
+    if missing:
+        data["missing"] = (["", *missing], "; ".join(missing.values()))
+    data["label"] = (result.label.keys, result.label.evidence)
+    if bad := _bad_rows(sample, result.label):
+        data["bad_rows"] = bad
+        result.warnings.append(bad[1])
+    if named.empty:
+        shown = f"without any byte: {masked(named.empty[0])}"
+        if len(named.empty) > 1:
+            shown += f" and {len(named.empty) - 1:,} more"
+        data["skip_empty"] = (True, shown)
+        result.doubts.append(f"{shown}; passed over")
+    result.warnings += [column.warning for column in columns.values() if column.warning]
+    result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
+    if named.pattern is None:
+        sections = _sections(trained)
+    else:
+        of_day = trained // min(len(named.days), DAYS_READ)
+        sections = _daily_sections(of_day, len(named.days))
+    left_out = {column: of.remark for column, of in columns.items() if not of.inputs}
+    parts = ConfParts(
+        _title(result, named, name), data, result.inputs, left_out | form.left_out, sections
     )
+    result.text = conf_text(parts)
+    if len(result.text.encode()) > limits.CONF_BYTES:
+        raise Failure(
+            f"a conf of {len(parts.inputs):,} inputs would be longer than {limits.CONF_BYTES:,} "
+            "bytes, the most that a conf may have. Write columns together as lists"
+        )
 
 
-def _nothing_to_learn(columns: dict[str, Column]) -> str:
-    reasons = [f"{name}: {column.remark}" for name, column in columns.items()][:3]
-    return f"no column is left as an input ({'; '.join(reasons)})"
-
-
-def _write(
-    result: FirstConf,
-    named: NamedFiles,
-    missing: dict[str, str],
-    inputs: list[Input],
-    name: str,
-) -> None:
-    """Fill in the text, the warnings and the doubts."""
-    form, sample, label = result.form, result.sample, result.label
-    data: dict[str, tuple[Any, str]] = {}
+def _files_of(result: FirstConf, named: NamedFiles, name: str) -> Settings:
+    """The keys of `data` for files, and for the rows that are kept for validation."""
+    data: Settings = {}
     if (root := named.root_from(Path(name or "FILE.yaml").resolve().parent)) is not None:
         remark = "" if is_whole(root) else "from the folder of this file"
         if masked(root) != root:
             remark = "its password is left out: give data.root="
         data["root"] = (masked(root), remark)
-    notes = list(named.left_out)
+    result.doubts += named.left_out
     data["train"] = (masked(named.spec("train")), named.evidence.get("train", ""))
     for split in ("validation", "test"):
-        if named.names.get(split):
-            add_split(split, named, form, label, data, notes)
-    trained = sample.estimate
+        if named.names.get(split) and (
+            setting := split_of(split, named, result.form, result.label, result.doubts)
+        ):
+            data[split] = setting
     if named.pattern is None and "validation" not in data:
-        data["split"] = kept_rows(
-            trained, len(named.names["train"]), result.columns, result.event, "test" in data
-        )
-        kept = data["split"][0]
-        trained -= round((kept["validation"] + kept.get("test", 0)) * trained)
-    data["format"] = (form.format, form.evidence.get("format", ""))
-    for key, value in form.keys.items():
-        data[key] = (value, form.evidence.get(key, ""))
-    if missing:
-        data["missing"] = (["", *missing], "; ".join(missing.values()))
-    if times := _times(result.columns):
-        data["times"] = (times, "how these columns write times; all values read are in the format")
-    data["label"] = (label.keys, label.evidence)
-    if group := _group_of(result.columns):
-        data["group"] = group
-    _add_tolerance(data, notes, sample, label, named)
-    if "bad_rows" in data:
-        result.warnings.append(data["bad_rows"][1])
-    result.warnings += [column.warning for column in result.columns.values() if column.warning]
-    result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
-    result.doubts += [*label.doubts, *notes]
-    read = _read_by_inputs(result.columns)
-    left_out = {
-        column: kind.remark for column, kind in result.columns.items() if column not in read
-    } | form.left_out
-    if sample.days is None:
-        sections = run_sizes.sections(trained)
-    else:
-        rows_of_day = round(trained / len(np.unique(sample.days)))
-        sections = run_sizes.daily_sections(rows_of_day, len(named.days))
-    parts = ConfParts(_title(result, named, name), data, inputs, left_out, sections)
-    result.text = _text_of(parts)
-
-
-def _text_of(parts: ConfParts) -> str:
-    """The text, without comments where it would be too long. Raises Failure if it still is."""
-    text = conf_text(parts)
-    if len(text.encode()) > limits.CONF_BYTES:
-        parts.left_out = {}
-        parts.title.append(f"It would have over {limits.CONF_BYTES:,} bytes with its comments.")
-        text = conf_text(parts, with_evidence=False)
-    if len(text.encode()) > limits.CONF_BYTES:
-        raise Failure(
-            f"a conf of {len(parts.inputs):,} inputs would be longer than {limits.CONF_BYTES:,} "
-            "bytes, the most that a conf may have. Write columns together as lists"
-        )
-    return text
-
-
-def _read_by_inputs(columns: dict[str, Column]) -> set[str]:
-    """The columns that inputs are made of: an age is made of two."""
-    inputs = [entry for column in columns.values() for entry in column.inputs]
-    starts = {entry.settings.get("since_column", entry.column) for entry in inputs}
-    return starts.union(entry.column for entry in inputs)
-
-
-def _times(columns: dict[str, Column]) -> dict[str, Any]:
-    """`data.times` for the columns of times that are read, unless the format is the default."""
-    read = _read_by_inputs(columns)
-    return {
-        name: {"format": column.times.format}
-        for name, column in columns.items()
-        if name in read and column.times and column.times.format not in (None, ISO)
-    }
-
-
-def _group_of(columns: dict[str, Column]) -> tuple[str, str] | None:
-    """The column of users, whose AUC is reported by itself."""
-    for name, column in columns.items():
-        words = name.lower().replace("_", "").removesuffix("id")
-        several = column.figures.occurring >= 3 * max(column.figures.distinct, 1)
-        if column.kind == "id" and words in ("user", "u", "member", "visitor") and several:
-            settings = column.inputs[0].settings
-            if "ids" not in settings and not column.figures.missing:
-                return name, "AUC is reported within users too (gauc)"
-    return None
-
-
-def _add_tolerance(
-    data: dict[str, tuple[Any, str]],
-    notes: list[str],
-    sample: Sample,
-    label: ChosenLabel,
-    named: NamedFiles,
-) -> None:
-    """The keys that allow what is wrong with the data: bad rows, and files without any byte."""
-    if bad := _bad_rows(sample, label):
-        data["bad_rows"] = bad
-    if named.empty:
-        more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
-        first = f"{masked(named.empty[0])}{more}"
-        data["skip_empty"] = (True, f"without any byte: {first}")
-        notes.append(f"{first}: without any byte, and passed over")
+        data["split"] = kept_rows(result.sample.estimate, result.columns, "test" in data)
+    return data
 
 
 def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
@@ -292,18 +196,50 @@ def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
     return allowed, f"{bad:,} of the rows read cannot be used. {shown}"
 
 
+def _sections(rows: int) -> Settings:
+    """The sections recipe, train and evaluation for so many training rows."""
+    passes = min(max(round(ROWS_TRAINED / max(rows, 1)), 1), MOST_PASSES)
+    batch = by_rows(rows)
+    steps = -(-rows // batch)
+    sections = _recipe(rows)
+    sections["train"] = (
+        {"batch_size": batch, "epochs": passes},
+        f"{steps:,} steps in a pass, {steps * passes:,} in all",
+    )
+    if passes > 1:
+        sections["evaluation"] = (
+            {"keep": "best", "patience": 2},
+            "training ends when validation does not get better, and the best model is kept",
+        )
+    return sections
+
+
+def _daily_sections(rows: int, days: int) -> Settings:
+    """The sections recipe and train for so many rows in a day, of which so many are there."""
+    batch = by_rows(rows)
+    steps = f"some {-(-rows // batch):,} steps in a day"
+    return {**_recipe(rows * days), "train": ({"batch_size": batch, "epochs": 1}, steps)}
+
+
+def _recipe(rows: int) -> Settings:
+    """The section recipe, unless its defaults are good for so many rows."""
+    if rows < SMALL:
+        few = "a small tower, with dropout, for few rows"
+        return {"recipe": ({"hidden": [64, 32], "dropout": 0.3}, few)}
+    if rows < MIDDLE:
+        return {"recipe": ({"hidden": [128, 64]}, f"for some {rows:,} rows")}
+    return {}
+
+
 def _title(result: FirstConf, named: NamedFiles, name: str) -> list[str]:
     sample = result.sample
-    whole = (
-        f"all {sample.rows:,} rows"
-        if sample.is_whole
-        else (f"the first {sample.rows:,} of about {sample.estimate:,} rows")
-    )
-    several = len(named.names["train"])
-    of_files = f" of {several:,} files" if several > 1 else ""
+    rows = f"all {sample.rows:,} rows"
+    if not sample.is_whole:
+        rows = f"the first {sample.rows:,} of about {sample.estimate:,} rows"
+    if (several := len(named.names["train"])) > 1:
+        rows += f" of {several:,} files"
     lines = [
-        f"Written by tnctl init, which read {whole}{of_files}. Each comment says what shows the "
-        "line.",
+        f"Written by tnctl init, which read {rows}. Each comment says what shows the line.",
         "",
         f"    tnctl check conf={name or 'FILE.yaml'}",
         f"    tnctl train conf={name or 'FILE.yaml'}",
