@@ -259,7 +259,8 @@ def _padded_value(table: list[list[str]]) -> str | None:
 
 
 def _name_columns(form: FileForm, table: list[list[str]]) -> None:
-    first, rest = table[0], table[1:]
+    first = table[0]
+    rest = [row for row in table if row != first]  # joined files have several headers
     if not _is_header(first, rest):
         form.keys["header"] = False
         form.evidence["header"] = f"the first line is a row: {quoted(','.join(first))}"

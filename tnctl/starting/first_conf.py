@@ -14,7 +14,7 @@ from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import is_whole
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import Column, Context, kind_of
+from tnctl.starting.column_kinds import FEW_VALUES, Column, Context, kind_of
 from tnctl.starting.conf_text import ConfParts, Input, Settings, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
@@ -70,7 +70,8 @@ def first_conf(
         column: figures(column, sample.table.column(column), strip) for column in form.columns
     }
     missing = _missing_texts(measured)
-    measured = {column: measured[column].without({"", *missing}) for column in measured}
+    # Files that were joined have their headers among the rows.
+    measured = {name: column.without({"", name, *missing}) for name, column in measured.items()}
     is_named = "c1" not in form.columns and form.format != "libsvm"
     chosen = choose_label(measured, label, positive, is_named)
     context = Context(form, chosen.values, sample.estimate, features.ids)
@@ -108,12 +109,14 @@ def _missing_texts(columns: Mapping[str, Figures]) -> dict[str, str]:
     for name, column in columns.items():
         if column.form != "text":
             continue
-        others = np.flatnonzero(np.isnan(column.numbers) & (column.counts > 0))
-        values = {text: at for at in others if (text := str(column.values[int(at)].as_py()))}
+        is_number = ~np.isnan(column.numbers)
+        others = np.flatnonzero(~is_number & (column.counts > 0)).tolist()
+        values = {str(column.values[at].as_py()): at for at in others}
+        values = {text: at for text, at in values.items() if text not in ("", name)}
         counts = {text: int(column.counts[at]) for text, at in values.items()}
-        numbers = column.counts[~np.isnan(column.numbers)].sum()
-        is_few = len(counts) <= MOST_MISSING_TEXTS
-        if is_few and numbers >= NUMBERS * (numbers + sum(counts.values())):
+        numbers = column.counts[is_number]
+        several = np.count_nonzero(numbers) > FEW_VALUES and len(counts) <= MOST_MISSING_TEXTS
+        if several and numbers.sum() >= NUMBERS * (numbers.sum() + sum(counts.values())):
             for text, count in counts.items():
                 texts.setdefault(text, f"{quoted(text)} in {count:,} rows of {name}")
     return texts
