@@ -2,7 +2,7 @@
 
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,6 @@ class Input:
     column: str
     settings: dict[str, Any]
     evidence: str
-
-
-@dataclass
-class ConfParts:
-    """What a conf says; `left_out` has columns that are no input, and why."""
-
-    title: list[str]
-    data: Settings
-    inputs: list[Input]
-    left_out: dict[str, str]
-    sections: Settings
 
 
 def scalar(value: Any) -> str:
@@ -82,14 +71,20 @@ def line(text: str, comment: str, indent: int = 0) -> str:
     return f"{text:{COMMENT_AT}}  # {comment}"
 
 
-def conf_text(parts: ConfParts) -> str:
-    """The whole file."""
-    lines = [f"# {printable(text)}".rstrip() for text in parts.title]
+def conf_text(
+    title: Iterable[str],
+    data: Settings,
+    inputs: Sequence[Input],
+    left_out: Mapping[str, str],
+    sections: Settings,
+) -> str:
+    """The whole file; `left_out` has the columns that are no input, and why."""
+    lines = [f"# {printable(text)}".rstrip() for text in title]
     lines += ["defaults: [schema, {recipe: deepfm}, _self_]", "", "data:"]
-    for key, (value, evidence) in parts.data.items():
+    for key, (value, evidence) in data.items():
         lines += _setting(key, value, evidence)
-    names = input_names(entry.name for entry in parts.inputs)
-    named = list(zip(names, parts.inputs, strict=True))
+    names = input_names(entry.name for entry in inputs)
+    named = list(zip(names, inputs, strict=True))
     for section in ("slots", "numeric"):
         members = [(name, entry) for name, entry in named if entry.section == section]
         lines.append(f"{section}:" if members else f"{section}: {{}}")
@@ -97,12 +92,12 @@ def conf_text(parts: ConfParts) -> str:
             column = {} if entry.column == name else {"column": entry.column}
             text = f"{scalar(name)}: {scalar({**column, **entry.settings})}"
             lines.append(line(text, entry.evidence, 2))
-    for section, (settings, evidence) in parts.sections.items():
+    for section, (settings, evidence) in sections.items():
         lines.append(line(f"{section}: {scalar(settings)}", evidence))
-    if parts.left_out:
+    if left_out:
         lines += ["", "# Columns that are no input:"]
-        width = min(max(len(printable(name)) for name in parts.left_out), 24)
-        for name, reason in parts.left_out.items():
+        width = min(max(len(printable(name)) for name in left_out), 24)
+        for name, reason in left_out.items():
             lines.append(f"#   {printable(name):{width}}  {printable(reason)[:LONGEST_COMMENT]}")
     return "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ from tnctl.masking import masked
 from tnctl.schema import is_whole
 from tnctl.starting.column_figures import Figures, figures
 from tnctl.starting.column_kinds import FEW_VALUES, Column, Context, kind_of
-from tnctl.starting.conf_text import ConfParts, Input, Settings, conf_text
+from tnctl.starting.conf_text import Input, Settings, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
 from tnctl.starting.line_features import LineFeatures, line_features
 from tnctl.starting.named_files import DAYS_READ, NamedFiles, named_files
-from tnctl.starting.other_splits import kept_rows, split_of
+from tnctl.starting.other_splits import kept_rows, other_splits
 from tnctl.starting.sample import ROWS, Sample, read_rows
 
 NUMBERS = 0.9  # the share of numbers in a column whose other texts mean a missing value
@@ -32,16 +33,91 @@ SMALL, MIDDLE = 300_000, 3_000_000  # rows
 
 @dataclass
 class FirstConf:
-    """A conf and what a user reads of it: the text, the kind of each column, warnings, doubts."""
+    """A conf and what a user reads of it: the kind of each column, warnings, doubts."""
 
-    text: str
+    named: NamedFiles
     form: FileForm
     sample: Sample
     label: ChosenLabel
     columns: dict[str, Column]
+    data: Settings
     inputs: list[Input]
     warnings: list[str]
     doubts: list[str]
+    name: str  # of its file
+
+    @cached_property
+    def text(self) -> str:
+        """The file. Raises Failure for one that is too long."""
+        left_out = {name: column.remark for name, column in self.columns.items()}
+        for entry in self.inputs:
+            left_out.pop(entry.column, None)
+        left_out |= self.form.left_out
+        text = conf_text(self._title(), self.data, self.inputs, left_out, self._sections())
+        if len(text.encode()) > limits.CONF_BYTES:
+            raise Failure(
+                f"a conf of {len(self.inputs):,} inputs would be longer than "
+                f"{limits.CONF_BYTES:,} bytes, the most that a conf may have. Write columns "
+                "together as lists"
+            )
+        return text
+
+    def _title(self) -> list[str]:
+        rows = f"all {self.sample.rows:,} rows"
+        if not self.sample.is_whole:
+            rows = f"the first {self.sample.rows:,} of about {self.sample.estimate:,} rows"
+        if (several := len(self.named.names["train"])) > 1:
+            rows += f" of {several:,} files"
+        conf = self.name or "FILE.yaml"
+        lines = [
+            f"Written by tnctl init, which read {rows}. Each comment says what shows the line.",
+            "",
+            f"    tnctl check conf={conf}",
+            f"    tnctl train conf={conf}",
+        ]
+        if self.warnings:
+            lines += ["", "Warnings:", *(f"  - {text}" for text in self.warnings)]
+        if self.doubts:
+            lines += ["", "What the data does not say:", *(f"  - {text}" for text in self.doubts)]
+        return [*lines, ""] if self.warnings or self.doubts else lines
+
+    def _sections(self) -> Settings:
+        """The sections recipe, train and evaluation, by the number of training rows."""
+        kept = self.data["split"][0] if "split" in self.data else {}
+        rows = self.sample.estimate
+        rows -= round((kept.get("validation", 0) + kept.get("test", 0)) * rows)
+        if self.named.pattern is None:
+            return _recipe(rows) | _passes(rows)
+        of_day = rows // min(len(self.named.days), DAYS_READ)
+        batch = by_rows(of_day)
+        steps = f"some {-(-of_day // batch):,} steps in a day"
+        train = ({"batch_size": batch, "epochs": 1}, steps)
+        return _recipe(of_day * len(self.named.days)) | {"train": train}
+
+
+def _recipe(rows: int) -> Settings:
+    """The section recipe, unless its defaults are good for so many rows."""
+    if rows < SMALL:
+        few = "a small tower, with dropout, for few rows"
+        return {"recipe": ({"hidden": [64, 32], "dropout": 0.3}, few)}
+    if rows < MIDDLE:
+        return {"recipe": ({"hidden": [128, 64]}, f"for some {rows:,} rows")}
+    return {}
+
+
+def _passes(rows: int) -> Settings:
+    """The sections train and evaluation for so many training rows."""
+    passes = min(max(round(ROWS_TRAINED / max(rows, 1)), 1), MOST_PASSES)
+    batch = by_rows(rows)
+    steps = -(-rows // batch)
+    shown = f"{steps:,} steps in a pass, {steps * passes:,} in all"
+    sections: Settings = {"train": ({"batch_size": batch, "epochs": passes}, shown)}
+    if passes > 1:
+        sections["evaluation"] = (
+            {"keep": "best", "patience": 2},
+            "training ends when validation does not get better, and the best model is kept",
+        )
+    return sections
 
 
 def first_conf(
@@ -65,29 +141,34 @@ def first_conf(
         Failure,
     )
     sample = read_rows(form, named, "train", form.columns, ROWS)
-    strip = bool(form.keys.get("strip"))
-    measured = {
-        column: figures(column, sample.table.column(column), strip) for column in form.columns
-    }
+    table, strip = sample.table, bool(form.keys.get("strip"))
+    measured = {column: figures(column, table.column(column), strip) for column in form.columns}
     missing = _missing_texts(measured)
     # Files that were joined have their headers among the rows.
-    measured = {name: column.without({"", name, *missing}) for name, column in measured.items()}
+    measured = {column: of.without({"", column, *missing}) for column, of in measured.items()}
     is_named = "c1" not in form.columns and form.format != "libsvm"
     chosen = choose_label(measured, label, positive, is_named)
     context = Context(form, chosen.values, sample.estimate, features.ids)
     columns = {
         column: kind_of(of, context) for column, of in measured.items() if column != chosen.column
     }
-    inputs = [entry for column in columns.values() for entry in column.inputs]
-    inputs += [
+    inputs = [entry for column in columns.values() for entry in column.inputs] + [
         Input("slots", slot, "", dict(settings), shown)
         for slot, (settings, shown) in features.slots.items()
     ]
     reasons = [f"{column}: {of.remark}" for column, of in columns.items()][:3]
     refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
-    result = FirstConf("", form, sample, chosen, columns, inputs, [], list(chosen.doubts))
-    _add_text(result, named, missing, name)
-    return result
+    doubts = [*chosen.doubts, *named.left_out]
+    data = _places(named, name) | other_splits(named, form, chosen, doubts)
+    if named.pattern is None and "validation" not in data:
+        data["split"] = kept_rows(sample.estimate, columns, "test" in data)
+    data |= _reading(form, missing, chosen) | _tolerance(sample, chosen, named)
+    if "skip_empty" in data:
+        doubts.append(f"{data['skip_empty'][1]}; passed over")
+    warnings = [data["bad_rows"][1]] if "bad_rows" in data else []
+    warnings += [column.warning for column in columns.values() if column.warning]
+    warnings += [f"{column} is left out: {reason}" for column, reason in form.left_out.items()]
+    return FirstConf(named, form, sample, chosen, columns, data, inputs, warnings, doubts, name)
 
 
 def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
@@ -110,145 +191,53 @@ def _missing_texts(columns: Mapping[str, Figures]) -> dict[str, str]:
         if column.form != "text":
             continue
         is_number = ~np.isnan(column.numbers)
-        others = np.flatnonzero(~is_number & (column.counts > 0)).tolist()
-        values = {str(column.values[at].as_py()): at for at in others}
-        values = {text: at for text, at in values.items() if text not in ("", name)}
-        counts = {text: int(column.counts[at]) for text, at in values.items()}
+        others = np.flatnonzero(~is_number & (column.counts > 0))
         numbers = column.counts[is_number]
-        several = np.count_nonzero(numbers) > FEW_VALUES and len(counts) <= MOST_MISSING_TEXTS
-        if several and numbers.sum() >= NUMBERS * (numbers.sum() + sum(counts.values())):
+        if np.count_nonzero(numbers) <= FEW_VALUES or len(others) > MOST_MISSING_TEXTS + 2:
+            continue
+        counts = {str(column.values[int(at)].as_py()): int(column.counts[at]) for at in others}
+        counts = {text: count for text, count in counts.items() if text not in ("", name)}
+        if numbers.sum() >= NUMBERS * (numbers.sum() + sum(counts.values())):
             for text, count in counts.items():
                 texts.setdefault(text, f"{quoted(text)} in {count:,} rows of {name}")
     return texts
 
 
-def _add_text(result: FirstConf, named: NamedFiles, missing: Mapping[str, str], name: str) -> None:
-    """Add the text, the warnings and the doubts."""
-    form, sample, columns = result.form, result.sample, result.columns
-    data = _files_of(result, named, name)
-    trained = sample.estimate
-    if "split" in data:
-        kept = data["split"][0]
-        trained -= round((kept["validation"] + kept.get("test", 0)) * trained)
-    data["format"] = (form.format, form.evidence.get("format", ""))
-    data |= {key: (value, form.evidence.get(key, "")) for key, value in form.keys.items()}
-    if missing:
-        data["missing"] = (["", *missing], "; ".join(missing.values()))
-    data["label"] = (result.label.keys, result.label.evidence)
-    if bad := _bad_rows(sample, result.label):
-        data["bad_rows"] = bad
-        result.warnings.append(bad[1])
-    if named.empty:
-        shown = f"without any byte: {masked(named.empty[0])}"
-        if len(named.empty) > 1:
-            shown += f" and {len(named.empty) - 1:,} more"
-        data["skip_empty"] = (True, shown)
-        result.doubts.append(f"{shown}; passed over")
-    result.warnings += [column.warning for column in columns.values() if column.warning]
-    result.warnings += [f"{name} is left out: {reason}" for name, reason in form.left_out.items()]
-    if named.pattern is None:
-        sections = _sections(trained)
-    else:
-        of_day = trained // min(len(named.days), DAYS_READ)
-        sections = _daily_sections(of_day, len(named.days))
-    left_out = {column: of.remark for column, of in columns.items() if not of.inputs}
-    parts = ConfParts(
-        _title(result, named, name), data, result.inputs, left_out | form.left_out, sections
-    )
-    result.text = conf_text(parts)
-    if len(result.text.encode()) > limits.CONF_BYTES:
-        raise Failure(
-            f"a conf of {len(parts.inputs):,} inputs would be longer than {limits.CONF_BYTES:,} "
-            "bytes, the most that a conf may have. Write columns together as lists"
-        )
-
-
-def _files_of(result: FirstConf, named: NamedFiles, name: str) -> Settings:
-    """The keys of `data` for files, and for the rows that are kept for validation."""
+def _places(named: NamedFiles, name: str) -> Settings:
+    """The keys data.root and data.train of a conf with this name."""
     data: Settings = {}
     if (root := named.root_from(Path(name or "FILE.yaml").resolve().parent)) is not None:
         remark = "" if is_whole(root) else "from the folder of this file"
         if masked(root) != root:
             remark = "its password is left out: give data.root="
         data["root"] = (masked(root), remark)
-    result.doubts += named.left_out
     data["train"] = (masked(named.spec("train")), named.evidence.get("train", ""))
-    for split in ("validation", "test"):
-        if named.names.get(split) and (
-            setting := split_of(split, named, result.form, result.label, result.doubts)
-        ):
-            data[split] = setting
-    if named.pattern is None and "validation" not in data:
-        data["split"] = kept_rows(result.sample.estimate, result.columns, "test" in data)
     return data
 
 
-def _bad_rows(sample: Sample, label: ChosenLabel) -> tuple[int, str] | None:
-    """How many bad rows to allow, where the sample has some."""
-    bad = sample.skipped + label.missing
-    if not bad:
-        return None
+def _reading(form: FileForm, missing: Mapping[str, str], label: ChosenLabel) -> Settings:
+    """The keys of `data` that say how rows are read."""
+    data: Settings = {"format": (form.format, form.evidence.get("format", ""))}
+    data |= {key: (value, form.evidence.get(key, "")) for key, value in form.keys.items()}
+    if missing:
+        data["missing"] = (["", *missing], "; ".join(missing.values()))
+    return data | {"label": (label.keys, label.evidence)}
+
+
+def _tolerance(sample: Sample, label: ChosenLabel, named: NamedFiles) -> Settings:
+    """The keys of `data` that allow what is wrong: bad rows, and files without any byte."""
+    data: Settings = {}
     if label.missing > 0.05 * sample.rows:
         raise UserError(
             f"the label in column '{label.column}' is missing in {label.missing:,} of "
             f"{sample.rows:,} rows. Leave these rows out, or give label=NAME",
             1,
         )
-    allowed = 100 + 2 * round(bad / sample.rows * sample.estimate)
-    shown = sample.reason or f"{label.missing:,} rows have no label"
-    return allowed, f"{bad:,} of the rows read cannot be used. {shown}"
-
-
-def _sections(rows: int) -> Settings:
-    """The sections recipe, train and evaluation for so many training rows."""
-    passes = min(max(round(ROWS_TRAINED / max(rows, 1)), 1), MOST_PASSES)
-    batch = by_rows(rows)
-    steps = -(-rows // batch)
-    sections = _recipe(rows)
-    sections["train"] = (
-        {"batch_size": batch, "epochs": passes},
-        f"{steps:,} steps in a pass, {steps * passes:,} in all",
-    )
-    if passes > 1:
-        sections["evaluation"] = (
-            {"keep": "best", "patience": 2},
-            "training ends when validation does not get better, and the best model is kept",
-        )
-    return sections
-
-
-def _daily_sections(rows: int, days: int) -> Settings:
-    """The sections recipe and train for so many rows in a day, of which so many are there."""
-    batch = by_rows(rows)
-    steps = f"some {-(-rows // batch):,} steps in a day"
-    return {**_recipe(rows * days), "train": ({"batch_size": batch, "epochs": 1}, steps)}
-
-
-def _recipe(rows: int) -> Settings:
-    """The section recipe, unless its defaults are good for so many rows."""
-    if rows < SMALL:
-        few = "a small tower, with dropout, for few rows"
-        return {"recipe": ({"hidden": [64, 32], "dropout": 0.3}, few)}
-    if rows < MIDDLE:
-        return {"recipe": ({"hidden": [128, 64]}, f"for some {rows:,} rows")}
-    return {}
-
-
-def _title(result: FirstConf, named: NamedFiles, name: str) -> list[str]:
-    sample = result.sample
-    rows = f"all {sample.rows:,} rows"
-    if not sample.is_whole:
-        rows = f"the first {sample.rows:,} of about {sample.estimate:,} rows"
-    if (several := len(named.names["train"])) > 1:
-        rows += f" of {several:,} files"
-    lines = [
-        f"Written by tnctl init, which read {rows}. Each comment says what shows the line.",
-        "",
-        f"    tnctl check conf={name or 'FILE.yaml'}",
-        f"    tnctl train conf={name or 'FILE.yaml'}",
-    ]
-    if result.warnings:
-        lines += ["", "Warnings:", *(f"  - {text}" for text in result.warnings)]
-    if result.doubts:
-        lines += ["", "What the data does not say:", *(f"  - {text}" for text in result.doubts)]
-    return [*lines, ""] if result.warnings or result.doubts else lines
+    if bad := sample.skipped + label.missing:
+        allowed = 100 + 2 * round(bad / sample.rows * sample.estimate)
+        shown = sample.reason or f"{label.missing:,} rows have no label"
+        data["bad_rows"] = (allowed, f"{bad:,} of the rows read cannot be used. {shown}")
+    if named.empty:
+        more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
+        data["skip_empty"] = (True, f"without any byte: {masked(named.empty[0])}{more}")
+    return data

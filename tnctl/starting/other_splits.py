@@ -9,6 +9,7 @@ from tnctl.errors import Failure
 from tnctl.masking import masked
 from tnctl.starting.column_figures import figures
 from tnctl.starting.column_kinds import Column
+from tnctl.starting.conf_text import Settings
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, variants
 from tnctl.starting.named_files import NamedFiles
@@ -21,14 +22,24 @@ SHARE, LARGER_SHARE = 0.1, 0.2
 FEW_ROWS, ENOUGH_ROWS = 5_000, 20_000
 
 
-def split_of(
-    split: str, named: NamedFiles, form: FileForm, label: ChosenLabel, notes: list[str]
-) -> tuple[Any, str] | None:
-    """The key data.SPLIT and what shows it; the label gets spellings that only these files have.
+def other_splits(
+    named: NamedFiles, form: FileForm, label: ChosenLabel, doubts: list[str]
+) -> Settings:
+    """data.validation and data.test; the label gets spellings that only these files have.
 
-    Files that cannot be read as training files are leave it, and `notes` get the reason. None
-    where none is left.
+    Files that cannot be read as training files are leave their split, and `doubts` get the reason.
     """
+    settings = {
+        split: _split_of(split, named, form, label, doubts)
+        for split in ("validation", "test")
+        if named.names.get(split)
+    }
+    return {split: setting for split, setting in settings.items() if setting is not None}
+
+
+def _split_of(
+    split: str, named: NamedFiles, form: FileForm, label: ChosenLabel, doubts: list[str]
+) -> tuple[Any, str] | None:
     urls = named.urls(split)
     compared = list(in_order(partial(_as_trained, form, label.column), iter(urls[:MOST_FILES])))
     left_out = {
@@ -45,7 +56,7 @@ def split_of(
     if left_out:
         first, reason = next(iter(left_out.items()))
         more = f" and {len(left_out) - 1:,} more are" if len(left_out) > 1 else " is"
-        notes.append(f"{split}: {first}{more} left out: {reason}")
+        doubts.append(f"{split}: {first}{more} left out: {reason}")
     if not forms:
         return None
     evidence = named.evidence.get(split, "")
