@@ -165,32 +165,6 @@ def parquet_with_lists(path: Path, rows=ROWS, seed=7) -> Path:
     return path
 
 
-def histories(path: Path, rows=ROWS, seed=7) -> Path:
-    """What a user viewed before, in order, and the item shown: clicks depend on what is alike.
-
-    Items are of one of seven kinds, which no column has. The more of the history are of the kind of
-    the item, the likelier is a click.
-    """
-    random = np.random.default_rng(seed)
-    items = random.integers(0, 150, rows)
-    tastes = random.integers(0, 7, rows)
-    kinds = np.arange(150) * 104_729 % 7
-    lines = []
-    for shown, taste in zip(items, tastes, strict=True):
-        length = random.integers(0, 16)
-        # Most of what was viewed is of the taste, some is not.
-        drawn = random.integers(0, 150, (length, 6))
-        fits = kinds[drawn] == taste
-        viewed = [
-            int(of[fit][0] if fit.any() else of[0]) for of, fit in zip(drawn, fits, strict=True)
-        ]
-        alike = np.mean([kinds[other] == kinds[shown] for other in viewed]) if viewed else 0.1
-        click = int(random.random() < 1 / (1 + np.exp(1.5 - 6 * alike)))
-        hour = random.integers(24)
-        lines.append(f"{click},i{shown},{'|'.join(f'i{other}' for other in viewed)},{hour}")
-    return write_lines(path, ["click,item,viewed_items,hour", *lines])
-
-
 def libsvm_numbers(path: Path, rows=ROWS, seed=1) -> Path:
     """Labels 1 and -1, twelve numbers, some left out."""
     random = np.random.default_rng(seed)

@@ -330,10 +330,3 @@ def test_init_writes_a_root_that_works_from_any_folder(project, cli, words, to, 
     assert conf.data.root == (root and root.replace("ROOT", str(project)))
     day = "2026-01-01" if "{day}" in words[0] else None
     assert all(map(files.exists, sources.files_of(days.conf_of_day(conf, day), "train")))
-
-
-def test_a_copy_keeps_the_folder_of_its_conf(project, cli):
-    works(cli("init", "conf=confs/my.yaml", "to=third/copy.yaml", cwd=project))
-    works(cli("check", f"conf={project}/third/copy.yaml", cwd=project / "cwd"))
-    works(cli("init", "conf=confs/my.yaml", "to=confs/copy.yaml", cwd=project))
-    assert "paths" not in (project / "confs/copy.yaml").read_text()

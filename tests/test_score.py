@@ -562,7 +562,12 @@ QUICK = ["train.epochs=1", "evaluation.ablate=false"]
 MORE = [
     "+slots.kind={column: user.id, ids: modulo, size: 50, missing: value, pooling: sqrtn}",
     "+slots.system={column: device.os, ids: vocabulary, vocabulary: [ios, web], oov: 2, width: 0}",
+    "+slots.hour={column: time, ids: hour}",
+    "+slots.weekday={column: time, ids: weekday}",
     "+slots.month={column: time, ids: day_of_month, linear: false}",
+    "+data.times.time={format: '%d/%m/%Y %I:%M:%S %p'}",
+    "+numeric.signup_age={column: time, since_column: signup, transform: standardize}",
+    "+slots.basket_id.weights=basket.count",
     "+numeric.year={column: time, since: '2026-01-01', unit: hour, transform: log1p}",
     "+numeric.both={columns: [price, age], clip: [20, null], default: 27}",
 ]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from tnctl import shipped
 from tnctl.cli import arguments, compose
-from tnctl.cli.conf_copies import copied
 from tnctl.errors import UserError, did_you_mean, refuse_if
 
 if TYPE_CHECKING:
@@ -18,12 +18,11 @@ TAKES = ("label", "positive", "to", "conf")
 USAGE = "FILE|GLOB|FOLDER|…{day}… [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]  or  conf=NAME"
 OPTION = re.compile(r"[\w.]+=.*", re.S)
 PATTERN = re.compile(r"[*?\[]|\{day\}")  # in the name of several files, such as dt=*/part-0.csv
-MANY_INPUTS = 1000  # that take long to check
 LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
 
 
 def run(given: list[str]) -> int:
-    """Write a conf for data, or a copy of a shipped conf to edit."""
+    """Write a conf for data, or copy a shipped conf to edit."""
     taken, words = arguments.part(given, TAKES)
     for word in words:
         is_option = OPTION.fullmatch(word) and not (PATTERN.search(word) or Path(word).exists())
@@ -35,24 +34,21 @@ def run(given: list[str]) -> int:
         "conf=NAME copies a shipped conf: leave the data, label= and positive= out",
     )
     to = place_of(taken, words)
-    text, result = "", None
     if "conf" in taken:
-        text = copied(compose.named_conf(taken), "" if to == "-" else to)
+        path = compose.named_conf(taken)
+        refuse_if(
+            shipped.folder("conf") not in path.parents,
+            f"conf={taken['conf']} is no shipped conf: copy your own file as any other",
+        )
+        write(path.read_text("utf-8"), to, words)
+        result = None
     else:
         from tnctl.starting.first_conf import first_conf
-        from tnctl.starting.ways_out import without_keys
 
         positive = [part for part in taken.get("positive", "").split(",") if part]
-        with without_keys():
-            result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
-        text = result.text
-    inputs = sum(len(column.inputs) for column in result.columns.values()) if result else 0
-    if inputs >= MANY_INPUTS:
-        from tnctl.progress import say
-
-        say(f"the conf of {inputs:,} inputs is composed and checked: some ms for each")
-    check(text)
-    write(text, to, words)
+        result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
+        check(result.text)
+        write(result.text, to, words)
     if to != "-":
         show(to, result)
     return 0
@@ -90,9 +86,7 @@ def check(text: str) -> None:
     with tempfile.TemporaryDirectory(prefix="tnctl-") as folder:
         path = Path(folder) / "first.yaml"
         path.write_text(text, "utf-8")
-        # What a conf requires, such as data.root, is given later.
-        required = re.findall(r"\$\{required:([\w.]+)\}", text)
-        compose.compose(path, [f"{key}=x" for key in dict.fromkeys(required)])
+        compose.compose(path, [])
 
 
 def write(text: str, to: str, reads: Sequence[str]) -> None:

@@ -1,14 +1,16 @@
 """What each column is to a model: an id, a number, several values, or nothing it can learn from."""
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.errors import quoted
+from tnctl.schema import ISO
 from tnctl.starting import multiple_values
-from tnctl.starting.column import Column, Context, Input, coverage, missing_key, slot_of, tokens_of
 from tnctl.starting.column_figures import NO_UTF8, Figures
 from tnctl.starting.column_value import (
     GIVES_AWAY,
@@ -21,35 +23,52 @@ from tnctl.starting.column_value import (
     noise,
     rows_of_one_label,
 )
-from tnctl.starting.number_inputs import REPEATED, ids_as_floats, number_of
-from tnctl.starting.time_forms import may_be_times, time_form
-from tnctl.starting.time_inputs import time_of
+from tnctl.starting.conf_text import Input, scalar
+from tnctl.starting.file_form import FileForm
+from tnctl.starting.time_forms import TimeForm, time_form
 
-ID_WORDS = {
-    "id", "ids", "uid", "uuid", "guid", "key", "code", "hash", "user", "member", "visitor", "item",
-    "movie", "product", "ad", "ads", "campaign", "advertiser", "publisher", "site", "domain", "app",
-    "device", "category", "cat", "cate", "brand", "shop", "seller", "city", "zip", "zipcode",
-    "region", "country", "gender", "sex", "occupation", "position", "channel", "type", "group",
-    "class", "os", "browser", "model", "ip", "carrier", "hour", "weekday", "dow", "month", "cookie",
-    "session", "resource", "dept", "department", "store", "sku", "artist", "song", "author", "mgr",
-}  # fmt: skip
-NUMBER_WORDS = {
-    "age", "count", "counts", "cnt", "num", "number", "price", "amount", "cost", "total", "sum",
-    "avg", "mean", "rate", "ratio", "hours", "minutes", "seconds", "days", "duration", "length",
-    "size", "width", "height", "weight", "distance", "salary", "gain", "loss", "balance", "year",
-    "years", "temperature", "views", "percent", "pct", "bid", "quantity", "qty", "lat", "lon",
-    "latitude", "longitude", "past", "quality", "value", "income", "score", "clicks", "spend",
-}  # fmt: skip
 UNIQUE = 0.999  # the share of distinct values of a row identifier
 FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means something
-BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
+FEW_VALUES = 10
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
 STRONG = 0.05  # the same of values that are rare
-OF_ONE_DAY = 10  # how often values occur on average that all keep to one day, unless by chance
 ONCE = 3  # how often values occur of which uneven ones are amounts, whatever they tell
+REPEATED = 10  # how often values occur on average that have an effect of their own
 CODES_APART = 2  # the least mean distance of codes, where they are densest
 LONGEST = 50  # values of a list that are used
-FEW_VALUES = 10
+BUCKETS, FEWEST_BUCKETS, MOST_BUCKETS = 64, 8, 1_000_000
+BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
+ROWS_OF_A_BUCKET = 200
+ROWS_WHERE_RARE = 1000  # of a bucket of values that are rarer
+SKEWED = 10.0  # the largest number in deviations
+ASKED = "id or number? "
+
+
+@dataclass
+class Column:
+    """A column of the data: its kind in words, and the inputs that it becomes, if any."""
+
+    figures: Figures
+    kind: str
+    inputs: list[Input] = field(default_factory=list)
+    remark: str = ""  # why it is no input
+    warning: str = ""
+    times: TimeForm | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the kind of a column depends on beside it."""
+
+    form: FileForm
+    labels: NDArray[np.float64]  # [rows]
+    rows: int  # about how many there are in all
+    ids: Collection[str] = ()  # columns that are ids for certain
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets the number of rows allows."""
+        return max(FEWEST_BUCKETS, min(BUCKETS, self.rows // ROWS_OF_A_BUCKET))
 
 
 def kind_of(column: Figures, context: Context) -> Column:
@@ -68,14 +87,9 @@ def kind_of(column: Figures, context: Context) -> Column:
 
 def _recognised(column: Figures, context: Context) -> Column:
     """The same of a column that has several values."""
-    tokens = tokens_of(column.name)
-    is_other = bool(tokens) and tokens[-1] in ID_WORDS | NUMBER_WORDS
-    if times := time_form(column, set(tokens), is_other):
-        return time_of(column, times, context)
-    if context.days is not None and _changes_daily(column, context.days):
-        remark = f"no value of a day occurs on another: {column.examples()}"
-        return Column(column, "day", remark=remark)
-    if multiple_values.has_decimal_commas(column, context.delimiter):
+    if times := time_form(column):
+        return Column(column, "time", remark=_remark_of(column, times), times=times)
+    if context.form.keys.get("delimiter") != "," and multiple_values.has_decimal_commas(column):
         remark = f"numbers with a comma, such as {column.examples()}: write them with a point"
         warning = f"{column.name} is left out: {remark}"
         return Column(column, "decimal commas", [], remark, warning)
@@ -86,13 +100,21 @@ def _recognised(column: Figures, context: Context) -> Column:
     return _single(column, context)
 
 
-def _changes_daily(column: Figures, days: NDArray[np.int64]) -> bool:
-    """Whether each value keeps to one of several days: the model of the days before has none."""
-    if column.lengths is not None or column.occurring < OF_ONE_DAY * column.distinct:
-        return False
-    occurring = column.codes >= 0
-    pairs = np.unique(np.stack([column.codes[occurring], days[occurring]]), axis=1)
-    return len(pairs[0]) == column.distinct and len(np.unique(pairs[1])) > 1
+def _remark_of(column: Figures, times: TimeForm) -> str:
+    """What a time says, and the slot by which its hour would be an input."""
+    if times.format is None:
+        return f"times, but not all are in one format: {column.examples()}"
+    name = column.name
+    shown = f"a time, {times.range}"
+    if times.is_ambiguous:
+        shown += ", if day and month are not exchanged"
+    shown += f". Its hour: {scalar({f'{name}_hour': {'column': name, 'ids': 'hour'}})[1:-1]}"
+    if times.format == ISO:
+        return shown
+    return f"{shown}, data.times: {scalar({name: {'format': times.format}})}"
+
+
+# ---- Columns that give the label away ----------------------------------------------------
 
 
 def _checked(result: Column, context: Context) -> Column:
@@ -103,12 +125,11 @@ def _checked(result: Column, context: Context) -> Column:
         return _giveaway(column, in_words(rows, value))
     if not result.inputs:
         return result
-    codes = codes_of_rows(column)
-    areas = [held_out_auc(codes, context.labels)]
+    areas = [held_out_auc(codes_of_rows(column), context.labels)]
     if column.lengths is not None:
         owners = np.repeat(np.arange(column.rows), column.lengths)
         areas.append(best_value_auc(column.codes, owners, context.labels))
-    if column.number_share == 1 and column.lengths is None and column.distinct > FEW_VALUES:
+    elif column.number_share == 1 and column.distinct > FEW_VALUES:
         areas.append(held_out_auc(bucket_codes(column), context.labels))
     best = max(max(area, 1 - area) for area in areas)
     if best >= GIVES_AWAY:
@@ -133,102 +154,66 @@ def _giveaway(column: Figures, reason: str) -> Column:
     return Column(column, "giveaway", remark=remark, warning=f"{column.name}: {remark}")
 
 
+# ---- One value in a row ------------------------------------------------------------------
+
+
 def _single(column: Figures, context: Context) -> Column:
     unique = column.distinct >= UNIQUE * column.occurring and column.occurring >= FEWEST_UNIQUE
     if column.form == "boolean":
-        settings: dict[str, Any] = {}
-        if context.format == "jsonl":  # whose booleans are no ids
-            settings = {"ids": "boundaries", "boundaries": [0.5]}
-        return slot_of(column, {**settings, **missing_key(column)})
-    if column.name in context.ids_only:
-        return slot_of(column, missing_key(column))
-    if column.number_share < 1 and column.form == "text":
-        if unique:
-            remark = f"no value comes again: {column.examples()}"
-            if may_be_times(column):
-                remark = f"it may be a time: data.times says how it is written. {remark}"
-            return Column(column, "row identifier", remark=remark)
-        result = slot_of(column, missing_key(column))
-        if may_be_times(column):
-            result.warning = (
-                f"{column.name} may be a time, and is an id of the whole text: data.times says how "
-                f"it is written. {column.examples()}"
-            )
+        result = _id_of(column)
+        if context.form.format == "jsonl":  # whose booleans are no ids
+            result.inputs[0].settings |= {"ids": "boundaries", "boundaries": [0.5]}
         return result
-    is_number = (
-        column.name in context.numbers_only or not column.is_whole or column.form == "number"
-    )
-    if not is_number and unique and _is_row_number(column):
+    if column.name in context.ids:
+        return _id_of(column)
+    is_text = column.form == "text" and column.number_share < 1
+    if unique and (is_text or _ascends(column)):
         return Column(column, "row identifier", remark=f"no value comes again: {column.examples()}")
-    if column.form == "number" and column.is_whole and _last_word(column) in ID_WORDS:
-        return ids_as_floats(column, context)
-    if is_number:
-        return number_of(column, context)
+    if is_text:
+        return _id_of(column)
+    if np.isinf(column.numbers).any():
+        return Column(column, "unsupported", remark=f"infinite numbers: {column.examples()}")
+    if unique or not column.is_whole:
+        return _number_of(column, context)
     return _integers(column, context)
 
 
-def _last_word(column: Figures) -> str:
-    """The last word of a name that says whether its numbers are ids or amounts."""
-    known = ID_WORDS | NUMBER_WORDS
-    return next((token for token in reversed(tokens_of(column.name)) if token in known), "")
-
-
-def _is_row_number(column: Figures) -> bool:
-    tokens = tokens_of(column.name)
-    rows = column.numbers[column.codes[column.codes >= 0]]
-    if tokens and tokens[-1] in ID_WORDS:
-        return True
-    steps = np.abs(np.diff(rows))
-    return len(steps) > 0 and bool(np.median(steps) == 1)
+def _ascends(column: Figures) -> bool:
+    """Whether integers go up from row to row, or by 1 where they go up."""
+    steps = np.diff(column.numbers[column.codes[column.codes >= 0]])
+    return column.is_whole and bool((steps > 0).all() or np.median(np.abs(steps)) == 1)
 
 
 def _integers(column: Figures, context: Context) -> Column:
-    """Integers are ids or numbers: by the name, by what each would tell, by how they spread."""
-    zeros = column.form == "text" and any(
-        re.fullmatch(r"0\d+", text) for text in column.texts()[:1000]
-    )
-    word = _last_word(column)
-    signs = bool(np.abs(column.numbers[column.counts > 0]).max() > 2**53)
-    if (
-        word in ID_WORDS
-        or signs
-        or zeros
-        or (column.distinct <= FEW_VALUES and word not in NUMBER_WORDS)
-    ):
-        return slot_of(column, missing_key(column))
-    if word in NUMBER_WORDS or column.distinct >= UNIQUE * column.occurring:
-        return number_of(column, context)
+    """Integers are ids or numbers: by what each would tell, and by how they spread."""
+    zeros = column.form == "text" and any(re.fullmatch(r"0\d+", t) for t in column.texts()[:1000])
+    if zeros or np.abs(column.numbers[column.counts > 0]).max() > 2**53:
+        return _id_of(column)
+    if column.distinct <= FEW_VALUES:
+        return _id_of(column, ASKED)
     if _are_codes(column):
-        result = slot_of(column, missing_key(column))
-        result.inputs[0].evidence += "; integers that come again, with gaps between: ids"
-        return result
-    repeats = column.occurring / column.distinct
-    if repeats < ONCE and _is_uneven(column):
-        return number_of(column, context)
+        return _id_of(column, "integers that come again, with gaps between: ids. ")
+    is_uneven = _is_uneven(column)
+    if is_uneven and column.occurring < ONCE * column.distinct:
+        return _number_of(column, context, ASKED)
     of_ids = held_out_auc(column.codes, context.labels)
     of_buckets = held_out_auc(bucket_codes(column), context.labels)
     differing = max(DEPENDS, noise(context.labels))
-    if repeats < REPEATED:  # too rare to learn an effect of each
+    if column.occurring < REPEATED * column.distinct:  # too rare to learn an effect of each
         differing = max(differing, STRONG)
     if of_ids > of_buckets + differing:
-        result = slot_of(column, missing_key(column))
-        result.inputs[0].evidence += "; integers, by their effect ids"
+        return _id_of(column, "integers, by their effect ids. ")
+    if of_buckets > of_ids + differing:
+        return _number_of(column, context, "integers, by their effect a number. ")
+    result = _number_of(column, context, ASKED)
+    bucket = result.inputs[0]
+    if is_uneven or column.distinct <= context.buckets:
         return result
-    result = number_of(column, context)
-    if column.distinct <= context.buckets or of_buckets > of_ids + differing or _is_uneven(column):
-        return result
-    # There are buckets: a column with infinite values has been made an id by its size.
-    bucket = next(entry for entry in result.inputs if entry.name == column.name)
     if column.distinct <= BUCKET_EACH * context.buckets:
         bucket.settings["buckets"] = column.distinct
-        bucket.evidence += "; integers that may be ids, so each has a bucket"
         return result
     bucket.name = f"{column.name}_bucket"
-    ids = slot_of(column, missing_key(column))
-    ids.inputs[0].evidence += "; integers that may be ids, so they are that too"
-    result.kind = "id or number"
-    result.inputs.insert(0, ids.inputs[0])
-    return result
+    return Column(column, "id or number", [*_id_of(column, ASKED).inputs, *result.inputs])
 
 
 def _are_codes(column: Figures) -> bool:
@@ -255,19 +240,76 @@ def _is_uneven(column: Figures) -> bool:
     return bool(np.abs(spread - even).max() > 0.25)
 
 
+def _id_of(column: Figures, shown: str = "") -> Column:
+    """A slot of ids: a row for each text or integer; of ids as floats a bucket for each."""
+    settings: dict[str, Any] = {"missing": "value"} if column.missing else {}
+    if column.form == "number":  # as pandas makes integers of a column with gaps
+        buckets = min(MOST_BUCKETS, 2 * column.distinct + 2)
+        settings = {"ids": "quantiles", "buckets": buckets, **settings}
+        shown += "Floats: write integers where there are more in all rows. "
+    shown += _coverage(column)
+    return Column(column, "id", [Input("slots", column.name, column.name, settings, shown)])
+
+
+def _coverage(column: Figures) -> str:
+    share = column.missing / max(column.rows, 1)
+    gaps = "none missing" if not column.missing else f"{share:.1%} missing"
+    if column.missing and share < 0.001:
+        gaps = f"{column.missing:,} missing"
+    return f"{column.distinct:,} values, {gaps}; {column.examples()}"
+
+
+def _number_of(column: Figures, context: Context, shown: str = "") -> Column:
+    """A number: buckets with an embedding each, and beside many even values the number itself."""
+    occurs = column.counts > 0
+    values, counts = column.numbers[occurs], column.counts[occurs]
+    shown += f"{column.distinct:,} numbers from {values.min():g} to {values.max():g}"
+    settings: dict[str, Any] = {"ids": "row_quantiles"}
+    if column.missing:
+        shown += f", {column.missing / column.rows:.1%} missing"
+        settings["missing"] = "value"
+    if (buckets := _buckets(column, context)) != BUCKETS:
+        settings["buckets"] = buckets
+    inputs = [Input("slots", column.name, column.name, settings, shown)]
+    # Numbers with a long tail, standardized, are not of the scale of other inputs.
+    if column.distinct > context.buckets and not _has_long_tail(values, counts):
+        standardized = {"transform": "standardize"}
+        name = f"{column.name}_number"
+        inputs.append(Input("numeric", name, column.name, standardized, shown))
+    return Column(column, "number", inputs)
+
+
+def _buckets(column: Figures, context: Context) -> int:
+    """The number of buckets: fewer where values are too rare to have an effect of their own."""
+    if column.occurring >= REPEATED * column.distinct:
+        return context.buckets
+    occurring = column.occurring * max(context.rows, column.rows) // column.rows  # in all rows
+    return max(FEWEST_BUCKETS, min(context.buckets, occurring // ROWS_WHERE_RARE))
+
+
+def _has_long_tail(values: NDArray[np.float64], counts: NDArray[np.int64]) -> bool:
+    """Whether the largest of numbers [n] is many deviations above their mean; most are above 0."""
+    mean = np.average(values, weights=counts)
+    deviation = np.sqrt(np.average((values - mean) ** 2, weights=counts))
+    return bool(deviation and values.max() - mean > SKEWED * deviation and values.min() > -10)
+
+
+# ---- Several values in a row -------------------------------------------------------------
+
+
 def _several(column: Figures, separator: str | None) -> Column:
     """Several values in a row: ids whose embeddings are averaged, or a vector of numbers."""
     assert column.lengths is not None
     filled = column.lengths[column.lengths > 0]
+    longest = int(filled.max(initial=0))
     settings: dict[str, Any] = {} if separator is None else {"separator": separator}
     same = len(filled) > 0 and bool((filled == filled[0]).all())
     if column.form == "number" or (column.number_share == 1 and not column.is_whole):
         if not same:
-            remark = "lists of numbers of several lengths, beside no ids"
-            return Column(column, "numbers", remark=remark, separator=separator)
-        width = int(filled[0])
-        settings |= {"width": width, "transform": "standardize"}
-        shown = f"{width} numbers in each row; {column.examples()}"
+            remark = "lists of numbers: the weights of a slot of lists? (slots.NAME.weights)"
+            return Column(column, "numbers", remark=remark)
+        settings |= {"width": longest, "transform": "standardize"}
+        shown = f"{longest} numbers in each row; {column.examples()}"
         entry = Input("numeric", column.name, column.name, settings, shown)
         return Column(column, "vector", [entry])
     if column.form == "boolean":
@@ -276,16 +318,13 @@ def _several(column: Figures, separator: str | None) -> Column:
     if padded:
         settings |= {"ids": "integer", "padding": 0}
     settings["pooling"] = "mean"
-    if int(filled.max(initial=0)) > LONGEST:
+    if longest > LONGEST:
         settings |= {"max_length": LONGEST, "keep": "last"}
     if column.missing and not padded:
         settings["missing"] = "value"
     mean = float(column.lengths.mean())
-    shown = f"{mean:.1f} values in a row, at most {int(filled.max(initial=0)):,}; " + coverage(
-        column
-    )
-    entry = Input("slots", column.name, column.name, settings, shown)
-    return Column(column, "several", [entry], separator=separator)
+    shown = f"{mean:.1f} values in a row, at most {longest:,}; {_coverage(column)}"
+    return Column(column, "several", [Input("slots", column.name, column.name, settings, shown)])
 
 
 def _is_padded(column: Figures) -> bool:

@@ -2,13 +2,12 @@
 
 import keyword
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tnctl.errors import printable
 from tnctl.schema.conf import RESERVED_NAMES
-from tnctl.starting.column import Input
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./*-]*")
 WORDS = {
@@ -18,16 +17,18 @@ COMMENT_AT = 48  # where comments begin, if the line is not longer
 LONGEST_COMMENT = 150
 
 
-@dataclass
-class ConfParts:
-    """What a conf says: settings, each with what shows it (empty: nothing)."""
+Settings = dict[str, tuple[Any, str]]  # values by key, each with what shows it (empty: nothing)
 
-    title: list[str]
-    data: dict[str, tuple[Any, str]]
-    inputs: list[Input]
-    left_out: dict[str, str]
-    sections: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
-    recipe: str = "deepfm"
+
+@dataclass
+class Input:
+    """An entry of `slots` or `numeric`: its settings, and what shows them."""
+
+    section: str
+    name: str
+    column: str
+    settings: dict[str, Any]
+    evidence: str
 
 
 def scalar(value: Any) -> str:
@@ -70,30 +71,33 @@ def line(text: str, comment: str, indent: int = 0) -> str:
     return f"{text:{COMMENT_AT}}  # {comment}"
 
 
-def conf_text(parts: ConfParts, with_evidence: bool = True) -> str:
-    """The whole file."""
-    lines = [f"# {printable(text)}".rstrip() for text in parts.title]
-    lines += [f"defaults: [schema, {{recipe: {parts.recipe}}}, _self_]", "", "data:"]
-    for key, (value, evidence) in parts.data.items():
-        lines += _setting(key, value, evidence if with_evidence else "")
-    names = input_names(entry.name for entry in parts.inputs)
+def conf_text(
+    title: Iterable[str],
+    data: Settings,
+    inputs: Sequence[Input],
+    left_out: Mapping[str, str],
+    sections: Settings,
+) -> str:
+    """The whole file; `left_out` has the columns that are no input, and why."""
+    lines = [f"# {printable(text)}".rstrip() for text in title]
+    lines += ["defaults: [schema, {recipe: deepfm}, _self_]", "", "data:"]
+    for key, (value, evidence) in data.items():
+        lines += _setting(key, value, evidence)
+    names = input_names(entry.name for entry in inputs)
+    named = list(zip(names, inputs, strict=True))
     for section in ("slots", "numeric"):
-        members = [
-            (name, entry)
-            for name, entry in zip(names, parts.inputs, strict=True)
-            if entry.section == section
-        ]
+        members = [(name, entry) for name, entry in named if entry.section == section]
         lines.append(f"{section}:" if members else f"{section}: {{}}")
         for name, entry in members:
             column = {} if entry.column == name else {"column": entry.column}
             text = f"{scalar(name)}: {scalar({**column, **entry.settings})}"
-            lines.append(line(text, entry.evidence if with_evidence else "", 2))
-    for section, (settings, evidence) in parts.sections.items():
+            lines.append(line(text, entry.evidence, 2))
+    for section, (settings, evidence) in sections.items():
         lines.append(line(f"{section}: {scalar(settings)}", evidence))
-    if parts.left_out:
+    if left_out:
         lines += ["", "# Columns that are no input:"]
-        width = min(max(len(printable(name)) for name in parts.left_out), 24)
-        for name, reason in parts.left_out.items():
+        width = min(max(len(printable(name)) for name in left_out), 24)
+        for name, reason in left_out.items():
             lines.append(f"#   {printable(name):{width}}  {printable(reason)[:LONGEST_COMMENT]}")
     return "\n".join(lines) + "\n"
 

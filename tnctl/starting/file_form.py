@@ -1,5 +1,6 @@
 """The format of files, by their first bytes and lines, and how it is read."""
 
+import csv
 import json
 import re
 from collections import Counter
@@ -13,29 +14,19 @@ from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
-from tnctl.errors import Failure, did_you_mean, quoted
-from tnctl.starting.delimited_lines import delimited, is_nameable
+from tnctl.errors import Failure, quoted, refuse_if
+from tnctl.saved_conf import INTERPOLATION, MISSING
 from tnctl.tables import checksums
 
 HEAD_BYTES = 4 << 20
 LINES = 1000
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# The first bytes of files that are no data tnctl reads, and what to do.
-FOREIGN = {
-    b"Obj\x01": "an Avro file. Write it as Parquet",
-    b"ARROW1": "an Arrow file. Write it as Parquet",
-    b"PK\x03\x04": "a ZIP archive, or a spreadsheet. Unpack it, or save it as CSV",
-    b"SQLite format 3": "an SQLite database. Write the table as CSV",
-    b"\x89HDF": "an HDF5 file. Write it as Parquet",
-    b"\x93NUMPY": "a NumPy file. Write it as Parquet",
-    b"\xff\xfe": "text in UTF-16. Save it as UTF-8",
-    b"\xfe\xff": "text in UTF-16. Save it as UTF-8",
-    b"BZh": "compressed by bzip2. Compress it by gzip or zstd, or decompress it",
-    b"\xfd7zXZ": "compressed by xz. Compress it by gzip or zstd, or decompress it",
-    b"\x80\x04": "a Python pickle, which is not read: it can run commands. Write it as Parquet",
-    b"%PDF": "a PDF document. Name a file with rows",
-}
-NO_TEXT = re.compile(rb"[\x00-\x08]")
+AGREEING = 0.9  # the share of lines that have the same form
+REMARKS = 5  # the most lines before the rows
+CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}  # by the first bytes
+DELIMITERS = ("\t", ",", ";", "|", "\x01", "~")
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+HEXADECIMAL = re.compile(r"[0-9a-f]{8}")
+CRITEO = ["label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
 LABEL_AND_PAIRS = re.compile(r"[+-]?\d+(\.\d+)?([ \t]+[^\s:]+:[^\s:]+(:[^\s:]+)?)+[ \t]*")
 PAIRS = re.compile(r"[^\s:]+:\S*[^\s:](\s+[^\s:]+:\S*[^\s:])*\s*")
 
@@ -58,12 +49,9 @@ class FileForm:
 def form_of(url: str) -> FileForm:
     """The form of a file. Raises `Failure` for what is empty, damaged or no format of tnctl."""
     form = _recognised(url)
-    unnameable = [name for name in form.columns if not is_nameable(name)]
-    if unnameable:
-        form.columns = [name for name in form.columns if is_nameable(name)]
-        form.left_out |= dict.fromkeys(
-            unnameable, "no conf can have this name, empty or with ${ in it: rename the column"
-        )
+    for name in [name for name in form.columns if not _is_nameable(name)]:
+        form.columns.remove(name)
+        form.left_out[name] = "no conf can have this name, empty or with ${ in it: rename it"
     return form
 
 
@@ -71,19 +59,16 @@ def _recognised(url: str) -> FileForm:
     head, is_whole = _head(url)
     if head.startswith(b"PAR1"):
         return _of_columns(url, "parquet", ParquetReader(check_utf8=False, bad_rows=0))
-    if head.startswith(b"ORC") and NO_TEXT.search(head):
+    if head.startswith(b"ORC") and re.search(rb"[\x00-\x08]", head):
         return _of_columns(url, "orc", OrcReader(check_utf8=False, bad_rows=0))
-    for first, remark in FOREIGN.items():
-        if head.startswith(first):
-            raise Failure(f"{url} is {remark}")
     framed = checksums.records(head, 1)
     if len(framed.starts) and framed.whole[0]:
         return _records(url)
     head = head.removeprefix(text_lines.BYTE_ORDER_MARK)
     if b"\0" in head:
         raise Failure(
-            f"{url} is binary and no format that tnctl reads (Parquet, ORC, TFRecord, or text: "
-            "CSV, JSON lines, libsvm, Paddle's)"
+            f"{url} is binary, or text in UTF-16, and no format that tnctl reads. Write it as "
+            "Parquet, ORC, TFRecord, or text in UTF-8: CSV, JSON lines, libsvm, Paddle's"
         )
     lines, is_utf8 = _lines(url, head, is_whole)
     form = _of_lines(url, lines)
@@ -96,13 +81,9 @@ def _recognised(url: str) -> FileForm:
 
 def _head(url: str) -> tuple[bytes, bool]:
     """The first bytes of a file, decompressed, and whether they are all."""
-    suffix = PurePosixPath(url).suffix
     with files.open_input(url, decompress=False) as stream:
-        first = files.read_most(stream, 4)
-    if not first:
-        raise Failure(f"{url} is empty. Name a file with rows")
-    codec = "gzip" if first.startswith(GZIP) else "zstd" if first == ZSTD else None
-    named = files.CODECS.get(suffix)
+        codec = CODECS.get(files.read_most(stream, 2))
+    named = files.CODECS.get(PurePosixPath(url).suffix)
     if named != codec:
         if codec is None:
             raise Failure(f"{url} is not compressed, and its name says {named}. Rename it")
@@ -143,25 +124,42 @@ def _of_lines(url: str, lines: list[str]) -> FileForm:
         raise Failure(f"{url} is HTML or XML ({quoted(first)}). Name a file with rows")
     few = lines[:100]
     if all(LABEL_AND_PAIRS.fullmatch(line) for line in few):
-        form = FileForm("libsvm", columns=[])
-        form.evidence["format"] = "lines of a label and feature:value"
-        return form
+        return FileForm("libsvm", evidence={"format": "lines of a label and feature:value"})
     if all(PAIRS.fullmatch(line) for line in few):
         return _paddle(few)
-    csv = delimited(url, lines)
-    return FileForm("csv", csv.keys, csv.evidence, csv.names)
+    return delimited(url, lines)
+
+
+def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
+    form = FileForm(format, evidence={"format": "by the first bytes"})
+    for name, count in Counter(reader.paths(url)).items():
+        if count > 1:
+            form.left_out[name] = "two columns have this name"
+        else:
+            form.columns.append(name)
+    return form
+
+
+def _records(url: str) -> FileForm:
+    columns = RecordReader(check_utf8=False, bad_rows=0).columns(url) or []
+    if not columns:
+        raise Failure(f"{url} is TFRecord, and its records are no tf.Example. Write tf.Example")
+    evidence = {"format": "by the first record; its rows are tf.Example"}
+    return FileForm("tfrecord", evidence=evidence, columns=columns)
+
+
+# ---- Lines of JSON, and of Paddle's words -----------------------------------------------
 
 
 def _json(url: str, lines: list[str]) -> FileForm:
-    objects = [text_lines_object(line) for line in lines]
+    objects = [_object_of(line) for line in lines]
     rows = [values for values in objects if values is not None]
-    if len(rows) < 0.9 * len(lines):
+    if len(rows) < AGREEING * len(lines):
         wrong = lines[objects.index(None)]
         raise Failure(
             f"{url} is no JSON lines: {quoted(wrong)} is no object. Write each object on one line"
         )
-    form = FileForm("jsonl")
-    form.evidence["format"] = "a JSON object a line"
+    form = FileForm("jsonl", evidence={"format": "a JSON object a line"})
     for name in json_paths.paths_of(rows):
         parts = json_paths.values_of(name, rows)
         flat = [part for value in parts for part in (value if isinstance(value, list) else [value])]
@@ -174,7 +172,7 @@ def _json(url: str, lines: list[str]) -> FileForm:
     return form
 
 
-def text_lines_object(line: str) -> dict[str, Any] | None:
+def _object_of(line: str) -> dict[str, Any] | None:
     """The JSON object on a line; None without one."""
     try:
         values = json.loads(line)
@@ -189,37 +187,123 @@ def _paddle(lines: list[str]) -> FileForm:
     firsts = Counter(name for line in words for name in {word.split(":", 1)[0] for word in line})
     lasts = Counter(name for line in words for name in {word.rsplit(":", 1)[1] for word in line})
     slots, pairs = (lasts, "value:slot") if len(lasts) < len(firsts) else (firsts, "slot:value")
-    form = FileForm("paddle", {"pairs": pairs}, columns=list(slots))
-    form.evidence["format"] = "words with a colon"
-    form.evidence["pairs"] = (
-        f"{len(slots):,} words stand at the side of the slot, "
-        f"{len(lasts if slots is firsts else firsts):,} at the other"
+    evidence = {"format": "words with a colon", "pairs": f"{len(slots):,} words are of a slot"}
+    return FileForm("paddle", {"pairs": pairs}, evidence, list(slots))
+
+
+# ---- CSV and its kin ----------------------------------------------------------------------
+
+
+def delimited(url: str, lines: list[str]) -> FileForm:
+    """How lines of values are read. Raises `Failure` when they are no table."""
+    delimiter, width, rows = _delimiter(url, lines)
+    refuse_if(
+        width > limits.ROW_VALUES, f"{url} has {width:,} columns, too many for a row", Failure
     )
+    form = FileForm("csv", {"delimiter": delimiter})
+    form.evidence["delimiter"] = f"{width:,} values in nearly every line"
+    skipped = next((at for at, row in enumerate(rows) if row is not None and len(row) == width), 0)
+    if 0 < skipped <= REMARKS:
+        form.keys["skip_rows"] = skipped
+        form.evidence["skip_rows"] = f"the first line is {quoted(lines[0])}"
+    table = [row for row in rows if row is not None and len(row) == width]
+    if padded := _padded_value(table):
+        form.keys["strip"] = True
+        form.evidence["strip"] = f"blanks around values, such as {quoted(padded)}"
+        table = [[value.strip(" \t") for value in row] for row in table]
+    _name_columns(form, table)
     return form
 
 
-def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
-    form = FileForm(format)
-    form.evidence["format"] = "by the first bytes"
-    for name, count in Counter(reader.paths(url)).items():
-        if count > 1:
-            form.left_out[name] = "two columns have this name"
-        else:
-            form.columns.append(name)
-    return form
+def _delimiter(url: str, lines: list[str]) -> tuple[str, int, list[list[str] | None]]:
+    """The delimiter, the number of values that most lines have, and the lines cut by it."""
+    colons = [":"] if sum("::" in line for line in lines) > AGREEING * len(lines) else []
+    for signs in (DELIMITERS, (*colons, " ")):
+        agreeing = []
+        for sign in signs:
+            rows = [_split_line(line, sign) for line in lines]
+            counts = Counter(len(row) for row in rows if row is not None)
+            width, number = counts.most_common(1)[0] if counts else (0, 0)
+            if width > 1 and number >= AGREEING * len(lines):
+                # A separator inside of values is in no header.
+                in_first = rows[0] is not None and len(rows[0]) == width
+                agreeing.append((in_first, width, -signs.index(sign), sign, rows))
+        if agreeing:
+            _, width, _, sign, cut = max(agreeing, key=lambda candidate: candidate[:3])
+            return sign, width, cut
+    raise Failure(
+        f"{url} is no table that tnctl recognises: its lines have no delimiter in common (the "
+        f"first is {quoted(lines[0])}). One column is not enough: a row has a label and inputs"
+    )
 
 
-def _records(url: str) -> FileForm:
-    form = FileForm("tfrecord")
-    form.evidence["format"] = "by the first record; its rows are tf.Example"
-    form.columns = RecordReader(check_utf8=False, bad_rows=0).columns(url) or []
-    if not form.columns:
-        raise Failure(f"{url} is TFRecord, and its records are no tf.Example. Write tf.Example")
-    return form
+def _split_line(line: str, delimiter: str) -> list[str] | None:
+    """The values of a line, as the reader of CSV takes them; None where quotes are open."""
+    if delimiter == "\t":
+        return line.split("\t")
+    try:
+        csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+        return next(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return None
 
 
-def require_columns(form: FileForm, names: list[str], url: str) -> None:
-    """Raise `Failure` unless a file has the columns."""
-    for name in names:
-        if form.columns and name not in form.columns:
-            raise Failure(f"{url} has no column '{name}'. {did_you_mean(name, form.columns)}")
+def _padded_value(table: list[list[str]]) -> str | None:
+    """A value with blanks around it, where most values of a column have some."""
+    rows = table[1:] or table
+    for column in zip(*rows, strict=True):
+        padded = [value for value in column if value != value.strip(" \t")]
+        if len(padded) > 0.5 * len(rows):
+            return padded[0]
+    return None
+
+
+def _name_columns(form: FileForm, table: list[list[str]]) -> None:
+    first = table[0]
+    rest = [row for row in table if row != first]  # joined files have several headers
+    if not _is_header(first, rest):
+        form.keys["header"] = False
+        form.evidence["header"] = f"the first line is a row: {quoted(','.join(first))}"
+        form.columns = [f"c{number}" for number in range(1, len(first) + 1)]
+        form.evidence["columns"] = "names of tnctl's making: write your own"
+        if _is_criteo(table):
+            form.columns = list(CRITEO)
+            form.evidence["columns"] = "the layout of Criteo's logs"
+        form.keys["columns"] = form.columns
+        return
+    form.columns = first
+    if len(set(first)) < len(first) or not all(map(_is_nameable, first)):
+        # The header cannot name the columns; names in the conf can.
+        form.columns = [
+            name if _is_nameable(name) and first.index(name) == place else f"column_{place + 1}"
+            for place, name in enumerate(first)
+        ]
+        skipped = form.keys.get("skip_rows", 0) + 1
+        form.keys |= {"header": False, "columns": form.columns, "skip_rows": skipped}
+        form.evidence["columns"] = "the header has names twice, or ones that no conf can have"
+        form.evidence["skip_rows"] = "the header"
+
+
+def _is_header(first: list[str], rest: list[list[str]]) -> bool:
+    """Whether a line names columns: no number, and few values of the rows under it."""
+    if any(NUMBER.fullmatch(value) for value in first):
+        return False
+    if first.count("") > 1:  # tables of pandas have one empty name
+        return False
+    columns = zip(first, zip(*rest, strict=True), strict=False)
+    return 4 * sum(name in column for name, column in columns) < len(first)
+
+
+def _is_criteo(table: list[list[str]]) -> bool:
+    """Whether rows look like those of Criteo's logs: a label, 13 counts, 26 hashes."""
+    hashes = [value for row in table[:100] for value in row[14:] if value]
+    return (
+        len(table[0]) == len(CRITEO)
+        and all(HEXADECIMAL.fullmatch(value) for value in hashes)
+        and all(row[0] in ("0", "1") for row in table)
+    )
+
+
+def _is_nameable(column: str) -> bool:
+    """Whether a conf can name a column: a text with ${ names another value of the conf."""
+    return bool(column) and column != MISSING and INTERPOLATION not in column

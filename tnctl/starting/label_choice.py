@@ -18,29 +18,22 @@ LABELS = (
     "install", "installed", "subscribed", "deposit", "fraud", "approved", "income", "like", "liked",
     "result", "rating", "ratings", "stars", "score",
 )  # fmt: skip
-OUTCOMES = frozenset(LABELS) - {"class", "income", "score", "default", "result", "action", "order"}
-RATINGS = {"rating", "ratings", "stars", "score"}
+RATINGS = LABELS[LABELS.index("rating") :]  # they may be numbers
 RATING_VALUES = 21
-POSITIVE = {
-    "1", "1.0", "true", "t", "yes", "y", "click", "clicked", "pos", "positive", "good", "won",
-    "converted", "purchased", "buy", "bought", "churned", "fraud", "spam", "approved", "success",
-    "paid", "active", "like", "liked", "+",
-}  # fmt: skip
-NEGATIVE = {"0", "no", "n", "f", "false", "none", "neg", "negative", "-", "bad", "lost", "failure"}
+POSITIVE = {"1", "true", "t", "yes", "y", "click", "clicked", "positive", "good"}
 
 
 @dataclass
 class ChosenLabel:
     """The label: the keys of data.label, the label of each row as 0 or 1, and what shows it.
 
-    `others` are columns that look like outcomes too, and `doubts` what could not be known.
+    `doubts` are what could not be known.
     """
 
     column: str
     keys: dict[str, object]
     values: NDArray[np.float64]  # [rows], NaN where missing
     evidence: str
-    others: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     missing: int = 0
 
@@ -55,16 +48,33 @@ def choose_label(
     """
     if given is not None:
         refuse_if(given not in columns, f"no column '{given}'. {did_you_mean(given, columns)}")
-        chosen = _as_label(columns[given], positive)
-        chosen.evidence = f"as given; {chosen.evidence}"
-    else:
-        chosen = _found_label(columns, positive, is_named)
-    chosen.others = [
-        name
-        for name, column in columns.items()
-        if name != chosen.column and _is_binary(column) and _plain(name) in OUTCOMES
-    ]
-    return chosen
+        return _as_label(columns[given], positive, "as given")
+    by_name = sorted(
+        (LABELS.index(plain), name) for name in columns if (plain := _plain(name)) in LABELS
+    )
+    for _, name in by_name:
+        if _is_binary(columns[name]) or (_plain(name) in RATINGS and _is_rating(columns[name])):
+            return _as_label(columns[name], positive, "by its name")
+    binary = [name for name, column in columns.items() if _is_binary(column)]
+    if not is_named:  # first or last, as most files have it
+        names = list(columns)
+        ends = [name for name in (names[0], names[-1]) if name in binary]
+        binary = sorted(ends, key=lambda name: columns[name].number_share < 1)[:1] or binary
+    if len(binary) == 1:
+        chosen = _as_label(columns[binary[0]], positive, "it has two values")
+        chosen.doubts.append(f"whether {chosen.column} is the label: no name says so (label=NAME)")
+        return chosen
+    refuse_if(
+        binary,
+        f"which column is the label? {', '.join(binary[:10])} have two values. Give label=NAME",
+    )
+    for _, name in by_name:
+        if columns[name].lengths is None and columns[name].distinct == 1:
+            return _as_label(columns[name], positive, "")  # which says what is wrong with it
+    raise UserError(
+        "no column looks like a label (0 and 1, or two texts). Give label=NAME. "
+        f"{did_you_mean('label', columns)}"
+    )
 
 
 def _plain(name: str) -> str:
@@ -77,59 +87,12 @@ def _is_binary(column: Figures) -> bool:
 
 
 def _is_rating(column: Figures) -> bool:
-    return (
-        column.lengths is None
-        and 2 < column.distinct <= RATING_VALUES
-        and column.number_share == 1
-        and not column.missing
-    )
+    is_number = column.number_share == 1 and column.lengths is None and not column.missing
+    return is_number and 2 < column.distinct <= RATING_VALUES
 
 
-def _found_label(
-    columns: Mapping[str, Figures], positive: Sequence[str], is_named: bool
-) -> ChosenLabel:
-    for wanted in LABELS:
-        for name, column in columns.items():
-            if _plain(name) != wanted:
-                continue
-            if _is_binary(column) or (wanted in RATINGS and _is_rating(column)):
-                chosen = _as_label(column, positive)
-                chosen.evidence = f"by its name; {chosen.evidence}"
-                return chosen
-    binary = [name for name, column in columns.items() if _is_binary(column)]
-    names = list(columns)
-    at_ends = [name for name in (names[0], names[-1]) if name in binary]
-    if not is_named and at_ends:
-        binary = [
-            min(at_ends, key=lambda name: (not _is_zero_or_one(columns[name]), names.index(name)))
-        ]
-        if len(at_ends) > 1 and not _is_zero_or_one(columns[binary[0]]):
-            binary = at_ends
-    if len(binary) == 1:
-        chosen = _as_label(columns[binary[0]], positive)
-        place = "at the end of the line" if not is_named else "the only one with two values"
-        chosen.evidence = f"{place}; {chosen.evidence}"
-        chosen.doubts.append(f"whether {chosen.column} is the label: no name says so (label=NAME)")
-        return chosen
-    if binary:
-        raise UserError(
-            f"which column is the label? {', '.join(binary[:10])} have two values. Give label=NAME"
-        )
-    for name, column in columns.items():
-        if _plain(name) in LABELS and column.lengths is None and column.distinct == 1:
-            return _as_label(column, positive)  # which says what is wrong with it
-    raise UserError(
-        "no column looks like a label (0 and 1, or two texts). Give label=NAME. "
-        f"{did_you_mean('label', columns)}"
-    )
-
-
-def _is_zero_or_one(column: Figures) -> bool:
-    return set(column.numbers[column.counts > 0].tolist()) == {0.0, 1.0}
-
-
-def _as_label(column: Figures, positive: Sequence[str]) -> ChosenLabel:
-    """A column as the label. Raises `Failure` for one that cannot be it."""
+def _as_label(column: Figures, positive: Sequence[str], reason: str) -> ChosenLabel:
+    """A column as the label. Raises `Failure` or `UserError` for one that cannot be it."""
     name = column.name
     refuse_if(
         column.lengths is not None, f"column '{name}' has lists, and a label is one value", Failure
@@ -140,22 +103,13 @@ def _as_label(column: Figures, positive: Sequence[str]) -> ChosenLabel:
             f"the label in column '{name}' is {quoted(column.examples())} in all {column.rows:,} "
             "rows that were read, so nothing can be learned. Shuffle the rows, or give label=NAME"
         )
-    keys: dict[str, object]
     doubts: list[str] = []
-    if positive:
-        keys, of_values = _by_texts(column, positive), np.isin(column.texts(), positive)
-    elif column.number_share == 1:
-        keys, of_values, doubts = _by_numbers(column)
+    if column.number_share == 1 and not positive:
+        keys, is_one = _by_numbers(column, doubts)
     else:
-        refuse_if(
-            column.distinct > 2,
-            f"the label in column '{name}' has {column.distinct:,} different texts, such as "
-            f"{column.examples()}. Give positive=TEXT, those that count as 1, by commas",
-        )
-        chosen, doubts = _positive_of(column)
-        keys, of_values = _by_texts(column, [chosen]), np.array(column.texts()) == chosen
-    by_code = np.append(of_values.astype(np.float64), np.nan)
-    values = by_code[column.codes]
+        texts = list(positive) or [_positive_of(column, doubts)]
+        keys, is_one = _by_texts(column, texts), np.isin(column.texts(), texts)
+    values = np.append(is_one.astype(np.float64), np.nan)[column.codes]
     rate = float(np.nanmean(values))
     refuse_if(
         rate in (0, 1),
@@ -163,8 +117,8 @@ def _as_label(column: Figures, positive: Sequence[str]) -> ChosenLabel:
         "positive=, or another label=NAME",
         Failure,
     )
-    evidence = f"1 in {rate:.1%} of {column.rows - column.missing:,} rows"
-    return ChosenLabel(name, {"column": name, **keys}, values, evidence, [], doubts, column.missing)
+    evidence = f"{reason}; 1 in {rate:.1%} of {column.rows - column.missing:,} rows"
+    return ChosenLabel(name, {"column": name, **keys}, values, evidence, doubts, column.missing)
 
 
 def _by_texts(column: Figures, positive: Sequence[str]) -> dict[str, object]:
@@ -180,47 +134,41 @@ def _by_texts(column: Figures, positive: Sequence[str]) -> dict[str, object]:
     return {"positive": list(positive)}
 
 
-def _by_numbers(column: Figures) -> tuple[dict[str, object], NDArray[np.bool_], list[str]]:
+def _by_numbers(column: Figures, doubts: list[str]) -> tuple[dict[str, object], NDArray[np.bool_]]:
     """A label of numbers: as it is where it is 0 or 1, else by the number above which it is 1."""
     numbers, name = column.numbers, column.name
     present = np.unique(numbers[column.counts > 0])
-    doubts: list[str] = []
     if present.min() >= 0 and present.max() <= 1:
-        return {}, numbers >= 0.5, doubts
-    is_zero = numbers == 0
-    if present[0] == 0 and 2 * column.counts[is_zero].sum() >= column.occurring:
+        return {}, numbers >= 0.5
+    zeros = column.counts[numbers == 0].sum()
+    if len(present) == 2:
+        above = max(float(present[0]), 0.0)
+    elif present[0] == 0 and 2 * zeros >= column.occurring:
         above = 0.0
-        if len(present) > 2:
-            doubts.append(f"above which number {name} counts as 1: most are 0, so it is 0")
-    elif len(present) == 2:
-        above = float(present[0]) if present[0] >= 0 else 0.0
+        doubts.append(f"above which number {name} counts as 1: most are 0, so it is 0")
     else:
         above = float(np.floor((present[0] + present[-1] + 1) / 2))
         doubts.append(f"above which number {name} counts as 1: {above:g} is about the middle")
     with np.errstate(invalid="ignore"):
-        return {"above": int(above) if above.is_integer() else above}, numbers > above, doubts
+        return {"above": int(above) if above.is_integer() else above}, numbers > above
 
 
-def _positive_of(column: Figures) -> tuple[str, list[str]]:
-    """The text of two that counts as 1."""
-    present = [text for text, n in zip(column.texts(), column.counts, strict=True) if n]
-    first, second = sorted(present, key=len)
-    plain = {text: text.strip().lower() for text in present}
-    by_word = [text for text in present if plain[text] in POSITIVE]
+def _positive_of(column: Figures, doubts: list[str]) -> str:
+    """The text of two that counts as 1: a usual word, else the rarer one."""
+    counts = {
+        text: int(count) for text, count in zip(column.texts(), column.counts, strict=True) if count
+    }
+    refuse_if(
+        len(counts) > 2,
+        f"the label in column '{column.name}' has {len(counts):,} different texts, such as "
+        f"{column.examples()}. Give positive=TEXT, those that count as 1, by commas",
+    )
+    by_word = [text for text in counts if text.strip().lower() in POSITIVE]
     if len(by_word) == 1:
-        return by_word[0], []
-    by_other = [text for text in present if plain[text] not in NEGATIVE]
-    if len(by_other) == 1:
-        return by_other[0], []
-    # click and no_click; >50K and <=50K
-    if plain[second].endswith(plain[first]) and re.match(r"(no|non|not|un)", plain[second]):
-        return first, []
-    greater = [text for text in present if text.startswith(">")]
-    if len(greater) == 1:
-        return greater[0], []
-    counts = dict(zip(column.texts(), column.counts.tolist(), strict=True))
-    rarer = min(present, key=lambda text: (counts[text], text))
-    return rarer, [f"which text of {column.name} counts as 1: {quoted(rarer)} is the rarer one"]
+        return by_word[0]
+    rarer = min(counts, key=lambda text: (counts[text], text))
+    doubts.append(f"which text of {column.name} counts as 1: {quoted(rarer)} is the rarer one")
+    return rarer
 
 
 def variants(positive: Sequence[str], texts: Sequence[str]) -> list[str]:

@@ -20,7 +20,6 @@ NUMBER = re.compile(r"[+-]?\d*\.?\d+([eE][+-]?\d+)?")
 TIME = re.compile(r"\d{1,4}[-/:]\d{1,2}([-/: T].*)?")
 URL = re.compile(r"[a-z]+://|www\.|^/")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-ZERO_IN_FRONT = re.compile(r"[+-]?\d+,0\d+")  # as ids have none: 154,05
 
 
 def separator_of(column: Figures) -> str | None:
@@ -84,22 +83,15 @@ def _separates(sign: str, values: list[str]) -> bool:
     return several and codes and (known or sign == " ")
 
 
-def has_decimal_commas(column: Figures, delimiter: str | None) -> bool:
-    """Whether its texts are numbers with a comma, as Europeans write them.
-
-    `delimiter` is that of the file. Where it is the comma, lists of ids are in quotes too.
-    """
+def has_decimal_commas(column: Figures) -> bool:
+    """Whether nearly all of its texts are numbers, some with a comma, as Europeans write them."""
     if column.form != "text" or not column.distinct:
         return False
     texts = [text.strip('"') for text in column.texts()]  # tab-separated files keep quotes
-    commas = [bool(DECIMAL_COMMA.fullmatch(text)) for text in texts]
-    either = [c or bool(NUMBER.fullmatch(t)) for c, t in zip(commas, texts, strict=True)]
-    weights = column.counts
-    total = max(int(weights.sum()), 1)
-    if weights[either].sum() <= 0.98 * total or weights[commas].sum() <= 0.3 * total:
-        return False
-    has_zero = any(ZERO_IN_FRONT.fullmatch(text) for text in texts)
-    return delimiter != "," or has_zero or separator_of(column) is None
+    commas = np.array([bool(DECIMAL_COMMA.fullmatch(text)) for text in texts])
+    either = commas | np.array([bool(NUMBER.fullmatch(text)) for text in texts])
+    of_commas, of_either = column.counts[commas].sum(), column.counts[either].sum()
+    return bool(of_either > 0.98 * column.occurring and of_commas > 0.3 * column.occurring)
 
 
 def parts_of(column: Figures, separator: str) -> Figures:

@@ -1,4 +1,4 @@
-"""Validation and test files: that they are read as training files are, and what differs."""
+"""Validation and test: their files, read as training files are, or rows of the training files."""
 
 from functools import partial
 from typing import Any
@@ -8,6 +8,8 @@ from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure
 from tnctl.masking import masked
 from tnctl.starting.column_figures import figures
+from tnctl.starting.column_kinds import Column
+from tnctl.starting.conf_text import Settings
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, variants
 from tnctl.starting.named_files import NamedFiles
@@ -15,45 +17,54 @@ from tnctl.starting.sample import read_rows
 
 ROWS = 20_000
 MOST_FILES = 200  # whose first bytes are read
+# For validation, and of few rows more; for a test as many, where there are enough for both.
+SHARE, LARGER_SHARE = 0.1, 0.2
+FEW_ROWS, ENOUGH_ROWS = 5_000, 20_000
 
 
-def add_split(
-    split: str,
-    named: NamedFiles,
-    form: FileForm,
-    label: ChosenLabel,
-    data: dict[str, tuple[Any, str]],
-    notes: list[str],
-) -> None:
-    """Add data.SPLIT, and further spellings of the label.
+def other_splits(
+    named: NamedFiles, form: FileForm, label: ChosenLabel, doubts: list[str]
+) -> Settings:
+    """data.validation and data.test; the label gets spellings that only these files have.
 
-    Files that cannot be read as training files are leave it; `notes` get the reason.
+    Files that cannot be read as training files are leave their split, and `doubts` get the reason.
     """
-    urls, names = named.urls(split), named.names[split]
-    compared = in_order(partial(_as_trained, form, label.column), iter(urls[:MOST_FILES]))
-    others = dict(zip(urls, compared, strict=False))
-    left_out = {url: other for url, other in others.items() if isinstance(other, str)}
-    forms = [other for other in others.values() if isinstance(other, FileForm)]
-    kept = [name for name, url in zip(names, urls, strict=True) if url not in left_out]
-    named.names[split] = kept
+    settings = {
+        split: _split_of(split, named, form, label, doubts)
+        for split in ("validation", "test")
+        if named.names.get(split)
+    }
+    return {split: setting for split, setting in settings.items() if setting is not None}
+
+
+def _split_of(
+    split: str, named: NamedFiles, form: FileForm, label: ChosenLabel, doubts: list[str]
+) -> tuple[Any, str] | None:
+    urls = named.urls(split)
+    compared = list(in_order(partial(_as_trained, form, label.column), iter(urls[:MOST_FILES])))
+    left_out = {
+        url: other for url, other in zip(urls, compared, strict=False) if isinstance(other, str)
+    }
+    forms = [other for other in compared if isinstance(other, FileForm)]
     try:
-        if forms and form.format != "libsvm":
+        kept = [n for n, url in zip(named.names[split], urls, strict=True) if url not in left_out]
+        named.names[split] = kept
+        if forms:
             _add_spellings(split, named, form, forms[0], label)
     except Failure as error:
         forms, left_out = [], dict.fromkeys(urls, str(error))
     if left_out:
         first, reason = next(iter(left_out.items()))
         more = f" and {len(left_out) - 1:,} more are" if len(left_out) > 1 else " is"
-        notes.append(f"{split}: {first}{more} left out: {reason}")
+        doubts.append(f"{split}: {first}{more} left out: {reason}")
     if not forms:
-        return
+        return None
     evidence = named.evidence.get(split, "")
-    spec: Any = masked(named.spec(split))
+    spec = masked(named.spec(split))
     skipped = forms[0].keys.get("skip_rows", 0)
-    if skipped != form.keys.get("skip_rows", 0):
-        spec = {"files": spec, "skip_rows": skipped}
-        evidence = "; ".join(filter(None, (evidence, forms[0].evidence.get("skip_rows", ""))))
-    data[split] = (spec, evidence)
+    if skipped == form.keys.get("skip_rows", 0):
+        return spec, evidence
+    return {"files": spec, "skip_rows": skipped}, forms[0].evidence.get("skip_rows", evidence)
 
 
 def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
@@ -62,30 +73,23 @@ def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
         other = form_of(url)
     except Failure as error:
         return str(error)
-    other.columns += [name for name in partitions_of(url) if name not in other.columns]
-    return _difference(form, other, label) or other
-
-
-def _difference(form: FileForm, other: FileForm, label: str) -> str:
-    """Why a file cannot be read as the training files are; empty when it can."""
     if other.format != form.format:
         return f"it is {other.format}, and the training files are {form.format}"
-    if form.format == "csv":
-        for key in ("delimiter", "header"):
-            if other.keys.get(key) != form.keys.get(key):
-                return f"it has another {key}"
-        if form.keys.get("header") is False and len(other.columns) != len(form.columns):
-            return (
-                f"it has {len(other.columns)} columns, and the training files {len(form.columns)}"
-            )
-    if label not in other.columns and form.format != "libsvm" and other.columns != form.columns:
-        if "columns" in form.keys:
-            return ""
+    for key in ("delimiter", "header"):
+        if other.keys.get(key) != form.keys.get(key):
+            return f"it has another {key}"
+    if form.format == "libsvm":
+        return other
+    if "columns" in form.keys:
+        count, trained = len(other.keys.get("columns", [])), len(form.keys["columns"])
+        return other if count == trained else f"it has {count} columns, not {trained}"
+    columns = {*other.columns, *partitions_of(url)}
+    if label not in columns:
         return f"it has no label ({label}); tnctl predict scores it"
-    absent = sorted(set(form.columns) - set(other.columns))
-    if absent and "columns" not in form.keys and form.format in ("csv", "parquet", "orc"):
+    absent = [name for name in form.columns if name not in columns]
+    if absent and form.format in ("csv", "parquet", "orc"):
         return f"it has no column '{absent[0]}'"
-    return ""
+    return other
 
 
 def _add_spellings(
@@ -99,7 +103,26 @@ def _add_spellings(
     as_split = FileForm(form.format, keys, columns=form.columns)
     sample = read_rows(as_split, named, split, [label.column], ROWS)
     column = figures(label.column, sample.table.column(label.column), bool(keys.get("strip")))
-    texts = variants(positive, column.texts())
-    if texts:
+    if texts := variants(positive, column.texts()):
         positive += texts
         label.evidence += f"; {', '.join(texts)} in the {split} files"
+
+
+def kept_rows(rows: int, columns: dict[str, Column], has_test: bool) -> tuple[dict[str, Any], str]:
+    """`data.split` where no file is for validation, for so many rows, and why these.
+
+    `has_test` says whether files are for the test.
+    """
+    share = SHARE if rows >= FEW_ROWS else LARGER_SHARE
+    keys: dict[str, Any] = {"validation": share}
+    shown = f"no file is for validation: {share:.0%} of the rows"
+    if rows >= ENOUGH_ROWS and not has_test:
+        keys["test"] = share
+        shown = f"{shown}, and as many for the test"
+    times = {name: column.times for name, column in columns.items() if column.times}
+    for name, form in times.items():
+        if form.are_in_order:
+            keys["by"] = "last"
+            return keys, f"{shown}: the last, as they are in the order of {name}"
+    shown += ", at random"
+    return keys, f"{shown}: not in the order of {', '.join(times)}; sort by it?" if times else shown
