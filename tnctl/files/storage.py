@@ -85,7 +85,8 @@ def _sentence(url: str, done: str, error: Exception) -> str:
         ),
         (
             done == "read" and broken and Path(url).suffix in CODECS,
-            f"{url} is damaged or cut short ({reason}). Fetch or write the file again",
+            f"{url} is damaged or cut short, or is not {CODECS.get(Path(url).suffix)} as its name "
+            f"says ({reason}). Fetch or write the file again, or rename it",
         ),
         (True, f"{refused} ({reason}). Check the URL and that its storage answers"),
     )
