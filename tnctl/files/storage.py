@@ -102,8 +102,8 @@ def storage(url: str) -> tuple[Any, str]:
     )
     refuse_if(
         is_unquoted(url),  # libraries would show a part of it as a host or port that is wrong
-        f"{url} has a password with a sign that ends it. Write / ? # and spaces in it as %2F "
-        "%3F %23 %20, or keep it out of the URL (docs/data.md#passwords)",
+        f"{url} has a password with a sign that ends it. Write / ? # in it as %2F %3F %23, "
+        "or keep it out of the URL (docs/data.md#passwords)",
     )
     refuse_if(
         "reference" in protocols_of(url),
