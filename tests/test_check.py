@@ -480,36 +480,6 @@ def test_lists_without_a_separator(cli, tmp_path):
     assert warned(cli, tmp_path, "+slots.item.separator='|'", "+slots.item.pooling=mean") == []
 
 
-def test_values_that_stand_out(cli, tmp_path):
-    rows = lines_of()
-    rows[7][0], rows[9][0], rows[11][1] = "3.5", "-4", ""
-    write_lines(tmp_path, rows)
-    assert warned(cli, tmp_path) == [
-        "slots.user: values that are no whole numbers, unlike the others: 1 of 400, the first "
-        f"'3.5' ({tmp_path}/a.csv, line 9). They get ids as other texts do"
-    ]
-    rows[7][0] = "3"
-    write_lines(tmp_path, rows)
-    assert warned(cli, tmp_path, "slots.user.ids=integer") == [
-        "slots.user: ids that are negative, or from 2^63 on, unlike the others: 1 of 400, the "
-        "first -4"
-    ]
-    # As many texts as in a column of texts.
-    texts = [["x" + row[0] if k % 9 == 0 else row[0], *row[1:]] for k, row in enumerate(rows)]
-    write_lines(tmp_path, texts)
-    assert warned(cli, tmp_path) == []
-
-
-def test_a_header_among_rows_of_texts(cli, tmp_path):
-    texts = [["u" + row[0], "i" + row[1], row[2], "ny"[int(row[3])]] for row in lines_of()]
-    texts[99] = ["user", "item", "price", "click"]
-    write_lines(tmp_path, texts)
-    assert warned(cli, tmp_path, "~numeric.price", "data.label.positive=[y]") == [
-        f"rows of the sample that repeat the header: 1, the first is {tmp_path}/a.csv, line 101. "
-        "Remove these lines"
-    ]
-
-
 def test_a_label_that_is_never_positive(cli, tmp_path, monkeypatch):
     """It is said early in the first pass, and refused at its end."""
     monkeypatch.setattr(loop, "MANY", 300)

@@ -443,6 +443,8 @@ def test_other_files_are_refused(workspace, cli, at_step):
 
 @pytest.mark.long
 def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at_step):
+    from tnctl.training import resuming
+
     saving = (*USUAL, "save.every_steps=4", "save.keep=0")
     at_step(22, kill)
     train(cli, workspace, *saving, killed=True)
@@ -450,20 +452,14 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at
     clicks, run = workspace / "clicks/train.csv", workspace / "run"
     text = clicks.read_text()
     clicks.rename(workspace / "away.csv")
-    this_pass = ["step-0000000016", "step-0000000020"]
-    way = (
-        f"remove the checkpoints of this pass ({' to '.join(this_pass)}) and run the same command "
-        "again: it resumes from the end of the pass before"
-    )
     done = train(cli, workspace, *saving, expected=1)
     assert "train.csv is missing, and training stopped in the middle of it. Put it" in done.last
-    assert done.last.endswith(way)
+    assert done.last.endswith(resuming.WAY_ON)
     clicks.write_text(text)  # of another time
     assert train(cli, workspace, *saving, expected=1).last.endswith(
-        f"Put the old one back, or {way}"
+        f"Put the old one back, or {resuming.WAY_ON}"
     )
-    for name in this_pass:
-        shutil.rmtree(run / "checkpoints" / name)
+    assert cli("rollback", "output=run", "step=12", cwd=workspace).code == 0
     done = train(cli, workspace, *saving)
     assert "resuming from run/checkpoints/step-0000000012" in done.err
     assert outcome(run) == usual
@@ -544,39 +540,6 @@ def test_without_the_best_training_goes_on(damage, overfitted, cli, tmp_path):
     assert report["best"]["kept"] is True
     assert report["best"]["step"] == max(later, key=later.get)
     assert report["auc"] == max(later.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_of_checkpoints_that_are_left_the_best_is_taken(damage, workspace, cli, at_step):
-    """What the newest is built on stays where it is, whatever it lacks itself."""
-    saving = (*OVERFITS, "save.every_steps=2", "save.keep=0")
-    saving += ("save.full_every=100",) if damage == "cut" else ()
-    at_step(23, kill)
-    train(cli, workspace, *saving, killed=True)
-    at_step(0, nothing)
-    run = workspace / "run"
-    metrics = content_of(run)["metrics"]
-    best = metrics["watch"]["best_step"]
-    left = {
-        evaluation["step"]: evaluation["validation"]["auc"] for evaluation in metrics["evaluations"]
-    }
-    del left[best]
-    second = max(left, key=left.get)
-    [checkpoint] = run.glob(f"checkpoints/step-{best:010d}*")
-    if damage == "gone":
-        shutil.rmtree(checkpoint)
-    else:
-        (checkpoint / "dense.bin").unlink()
-    done = train(cli, workspace, *saving)
-    assert not (run / "damaged").exists()
-    assert f"is lost; the best is now the model of step {second}" in done.err
-    best_checkpoint = best_of(run)
-    assert (best_checkpoint["step"], best_checkpoint["value"], best_checkpoint["kept"]) == (
-        second,
-        left[second],
-        True,
-    )
 
 
 @pytest.mark.long

@@ -351,7 +351,6 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
         position=SimpleNamespace(day=None, at_start_of_pass=False, pass_=1),
         step=1,
     )
-    monkeypatch.setattr(resuming, "way_on", lambda *_: "")
     with pytest.raises(files.AbsentError):
         resuming.check_data(
             Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint

@@ -18,15 +18,6 @@ WINDOW_IDS = 1 << 27
 # are in one row.
 GROUP_VALUES = 1 << 28
 
-# Bytes that .gz or .zst may give per stored byte. Logs give 5 to 130 (40 constant keys of JSON
-# beside two ids: gzip 60, zstd 106); bombs give 1032 in gzip, which is its end, and far more in
-# zstd.
-INFLATION = 256
-
-# Bytes that a compressed file may give at any ratio: small files of few distinct rows are no
-# bombs.
-INFLATION_FREE = 64 << 20
-
 # Bytes of a vocabulary file: it is kept in memory, and in every checkpoint.
 VOCABULARY_BYTES = 64 << 20
 

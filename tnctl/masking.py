@@ -1,18 +1,16 @@
 """Secrets in URLs, which tnctl neither prints nor writes to any file.
 
-A secret is the user and password of a URL (`scheme://user:password@host`); a user name of http and
-https that looks like a token; and the value of a parameter, in the query or the fragment, that
-grants access: a password, token, key, code or signature, such as `access_token`, the `sig` of an
-Azure SAS, or all parameters of a presigned URL (`X-Amz-…`, `X-Goog-…`). A user name that people
-have is none, nor is the container of `abfs://container@account…`. URLs inside of URLs
+A secret is the user and password of a URL (`scheme://user:password@host`), any user of http and
+https, which may be a token, and the value of a parameter, in the query or the fragment, that grants
+access: a password, token, key, code or signature, such as `access_token`, the `sig` of an Azure
+SAS, or all parameters of a presigned URL (`X-Amz-…`, `X-Goog-…`). URLs inside of URLs
 (`simplecache::https://…`) count too. docs/trust.md says what is masked and what is not.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 MASK = "***"
 # Keys of a conf that name columns, or words in them: with another text the same data
@@ -21,33 +19,27 @@ OF_DATA = frozenset(
     ("by", "carry", "column", "columns", "cross", "delimiter", "group", "missing", "positive",
      "reference", "separator", "vocabulary", "weight", "weights")
 )  # fmt: skip
-# How messages and docs write the place of a password; and the name of an access point of S3.
-NO_USER = re.compile(r"USER:PASSWORD@|arn:aws[\w-]*:s3")
-# What a password should have percent-encoded; from here on it is no part of a host.
-AUTHORITY = re.compile(r"[^/?#\s\"<>]*")
-# A host and its port, if any, up to the end of the authority or the punctuation of a sentence.
-HOST = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?:$|:\d{1,5}(?:(?=[/?#\"<>',;)\]}])|\.?(?=\s|$)))")
-NEXT_IN_CHAIN = re.compile(r"::[\w+.-]+://")
-WORD = re.compile(r"\S*")
-TO_SLASH = re.compile(r"[^/\n]*")
-TOKEN = re.compile(r"[\w%~+=-]{16,}|eyJ[\w.-]{13,}")  # or a JSON Web Token, which has dots
-_KEY = r"[^\s=&;?#/'\"<>]+"
-PARAMETER = re.compile(rf"(?<=[?&;#])({_KEY})=")
-# The punctuation of a sentence around a URL is left to it.
-VALUE = re.compile(r"[^&#\s]*[^&#\s'\",:;.)\]]|[^&#\s]+")
-SECRET_KEY = re.compile(
-    r".*(?:passw|passphrase|secret|token|signature|credential|bearer|hmac"
-    r"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key).*"
-    r"|x-(?:amz|goog|oss|cos|obs|tos)-.+"
-    r"|hdn[a-z]{1,3}|sig|key|sas|pass|pwd|auth|authorization|jwt|code|policy|key-pair-id|ticket|delegation",
-    re.DOTALL,
+# A user up to the last @ of the host's part; USER:PASSWORD is how messages and docs write one.
+USER = re.compile(r"(https?)?://(?!USER:PASSWORD@)([^/?#\s\"<>]*)@", re.I)
+# A password that has / ? # in it, which should be percent-encoded, up to the last @ of the word. Of
+# what follows a host, digits are its port, and an access point of S3 has a name with colons.
+UNQUOTED = re.compile(
+    r"://(?!arn:)[^/?#:\s\"<>]*:(?!:|\d{1,5}(?:\D|$))[^/?#@\s\"<>]*[/?#][^\s\"'<>]{0,1000}@"
 )
-SUBSCRIPTS = re.compile(r"\[.*", re.DOTALL)  # of token[] and token[0]
-_MASKED_PARAMETER = re.compile(rf"(?<=[?&;#]){_KEY}={re.escape(MASK)}(?:[&;]|(?=[#\s]|$))")
+_KEY = r"[^\s=&;?#/'\"<>]"
+_SECRET_KEY = (
+    rf"{_KEY}*(?:passw|passphrase|secret|token|signature|credential|bearer|hmac"
+    rf"|(?:api|access|account|private|secret|shared|subscription)[-_.]?key){_KEY}*"
+    rf"|x-(?:amz|goog|oss|cos|obs|tos)-{_KEY}+"
+    r"|hdn[a-z]{1,3}|sig|key|sas|pass|pwd|auth|authorization|jwt|code|policy|key-pair-id|ticket"
+    r"|delegation"
+)
+# The punctuation of a sentence around a URL is left to it.
+_VALUE = r"(?:[^&#\s]*[^&#\s'\",:;.)\]]|[^&#\s]+)"
+PARAMETER = re.compile(rf"(?<=[?&;#])(?={_KEY}+=)({_SECRET_KEY})={_VALUE}", re.I)
+_MASKED_PARAMETER = re.compile(rf"(?<=[?&;#]){_KEY}+={re.escape(MASK)}(?:[&;]|(?=[#\s]|$))")
 _NO_PARAMETER = re.compile(r"[?&;#](?=[#\s]|$)")
-_MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;#]{_KEY}={re.escape(MASK)}")
-# The mask of one secret may bring another to light, where a text is no URL but made to look so.
-ROUNDS = 4
+_MASKED = re.compile(rf"://{re.escape(MASK)}@|[?&;#]{_KEY}+={re.escape(MASK)}")
 
 
 def masked(value: Any) -> Any:
@@ -83,65 +75,13 @@ def _of_texts(change: Callable[[str], str], value: Any) -> Any:
 
 
 def _masked(text: str) -> str:
-    for _ in range(ROUNDS):
-        previous, text = text, _without_parameters(_without_users(text))
-        if text == previous:
-            break
-    return text
+    text = UNQUOTED.sub(f"://{MASK}@", text)
+    text = USER.sub(lambda url: _without_user(url[0], url[1] or "", url[2]), text)
+    return PARAMETER.sub(rf"\1={MASK}", text)
 
 
-def _without_users(text: str) -> str:
-    parts, copied = [], 0
-    for start, end in _users(text):
-        parts += [text[copied:start], f"{MASK}@"]
-        copied = end
-    return "".join(parts) + text[copied:]
-
-
-def _users(text: str) -> Iterator[tuple[int, int]]:
-    """Where the secret users and passwords of URLs are, each with its @, in linear time."""
-    word_end = link_end = last_at = end = 0
-    for separator in re.finditer("://", text):
-        start = separator.end()
-        if start < end or NO_USER.match(text, start):
-            continue
-        if start > word_end:
-            word_end = WORD.match(text, start).end()  # type: ignore[union-attr]
-        if start > link_end:
-            following = NEXT_IN_CHAIN.search(text, start, word_end)
-            link_end = following.start() if following else word_end
-            last_at = text.rfind("@", start, link_end)
-        end = _user_end(text, start, link_end, last_at)
-        if end > start:
-            yield start, end
-
-
-def _user_end(text: str, start: int, link_end: int, last_at: int) -> int:
-    """The end of the secret user and password after `://`, or 0 where there is none."""
-    authority_end = AUTHORITY.match(text, start, link_end).end()  # type: ignore[union-attr]
-    at = text.rfind("@", start, authority_end)
-    host = at + 1 if at >= 0 else start
-    if not HOST.match(text, host, authority_end) and ":" in text[host:authority_end]:
-        # What follows the colon is no port: a password that has / ? # or spaces in it.
-        if last_at > authority_end:
-            return last_at + 1
-        slash = TO_SLASH.match(text, authority_end).end()  # type: ignore[union-attr]
-        if (after := text.rfind("@", authority_end, slash)) >= 0:
-            return after + 1
-    user = text[start : max(at, start)]
-    of_web = text[max(0, start - 8) : start - 3].lower().endswith(("http", "https"))
-    return at + 1 if ":" in user or (of_web and TOKEN.fullmatch(user)) else 0
-
-
-def _without_parameters(text: str) -> str:
-    parts, copied, end = [], 0, 0
-    while parameter := PARAMETER.search(text, end):
-        end = parameter.end()
-        name = SUBSCRIPTS.sub("", unquote(parameter[1]).strip().lower())
-        if SECRET_KEY.fullmatch(name) and (value := VALUE.match(text, end)):
-            parts += [text[copied:end], MASK]
-            copied = end = value.end()
-    return "".join(parts) + text[copied:]
+def _without_user(url: str, http: str, user: str) -> str:
+    return f"{http}://{MASK}@" if http or ":" in user else url
 
 
 def _bare(text: str) -> str:
@@ -154,7 +94,7 @@ def _bare(text: str) -> str:
 
 def is_unquoted(url: str) -> bool:
     """Whether a password in a URL has signs in it that end it for every library."""
-    return any(re.search(r"[/?#\s]", url[start:end]) for start, end in _users(url))
+    return UNQUOTED.search(url) is not None
 
 
 def is_masked(url: str) -> bool:

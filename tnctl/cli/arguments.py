@@ -1,12 +1,10 @@
 """Arguments of one command (conf, to, …), taken before Hydra reads the rest."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tnctl import shipped
 from tnctl.cli.command_names import takers
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 from tnctl.schema import READ, meant_key
@@ -63,25 +61,7 @@ REMOVED = {
     "values": "In Python, tnctl.ids(run, slot, values) has the ids of values.",
 }
 LONGEST_COUNT = 18  # digits
-# The options by which Hydra's own programs, and others, take the name of a conf.
-NAMES_CONF = ("--config-name", "-cn", "--config", "--conf", "-conf")
-TAKE_WORD = ("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp")  # what follows is theirs
 SEARCH_PATH = "hydra.searchpath"  # what --config-dir sets
-# What Hydra's own programs have, and what to give instead.
-OF_HYDRA = {
-    "--config-path": "conf=FOLDER/NAME.yaml names a conf of your own",
-    "-cp": "conf=FOLDER/NAME.yaml names a conf of your own",
-    "--info": "--cfg job shows the conf, and `tnctl check` what it reads",
-    "-i": "--cfg job shows the conf, and `tnctl check` what it reads",
-    "--package": "--cfg job shows the whole conf",
-    "-p": "--cfg job shows the whole conf",
-    "--run": "Leave it out",
-    "-r": "Leave it out",
-    "--hydra-help": "--help lists every key",
-    "--shell-completion": "`tnctl completion` completes words in the shell",
-    "-sc": "`tnctl completion` completes words in the shell",
-    "--experimental-rerun": "The same command again resumes a run",
-}
 # Keys whose values are URLs or paths, which Hydra's grammar would misread.
 TEXT_KEYS = re.compile(
     rf"\+{{0,2}}(?:output|save\.spool|data\.days|paths\.folder|{READ})=(.*)",
@@ -116,29 +96,6 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
         else:
             rest.append(quoted_for_hydra(argument))
     return values, rest
-
-
-def refuse_conf_of_other_form(arguments: Sequence[str]) -> None:
-    """Raise UserError for a conf that is named as `b.yaml`, `--conf b` or `-cn b`."""
-    previous = ""
-    for argument in arguments:
-        option, equals, value = argument.partition("=")
-        is_named = previous in NAMES_CONF or (equals and option in NAMES_CONF)
-        is_word = not equals and argument[:1] not in "-+~" and previous not in TAKE_WORD
-        name = value if equals else argument
-        if is_named or (is_word and spelled_conf(name) is not None):
-            spelled = spelled_conf(name) or f"NAME. There is no conf {quoted(name)}"
-            raise UserError(f"a conf is named with conf=: give conf={spelled}")
-        previous = argument
-
-
-def spelled_conf(name: str) -> str | None:
-    """What conf= takes for a name: a shipped conf, or the file NAME or NAME.yaml; else None."""
-    if name in shipped.confs():
-        return name
-    is_file = name.endswith((".yaml", ".yml"))
-    file = name if is_file else f"{name}.yaml"
-    return file if is_file or (name and os.path.isfile(file)) else None
 
 
 def quoted_for_hydra(argument: str) -> str:
@@ -191,10 +148,10 @@ def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
             refuse_if(not value, f"{name} takes a folder: {name} FOLDER")
             rest.append(f"{SEARCH_PATH}=[{in_quotes(value)}]")
         elif argument.startswith("-"):
-            ways = "The options are --help, --cfg job, --resolve, --config-dir and -m"
-            if name in NAMES_CONF:
-                ways = "conf=NAME names a conf, or conf=FILE.yaml"
-            raise UserError(f"no option {argument}. {OF_HYDRA.get(name, ways)}")
+            raise UserError(
+                f"no option {argument}. They are --help, --cfg job, --resolve, --config-dir and "
+                "-m; conf=NAME names a conf, or conf=FILE.yaml"
+            )
         else:
             rest.append(argument)
     refuse_if(

@@ -37,9 +37,9 @@ def conf_file(name: str) -> Path:
     """The file of `conf=NAME`: a shipped name, or a path that ends in .yaml."""
     if not name.endswith((".yaml", ".yml")):
         if name not in shipped.confs():
-            spelled = arguments.spelled_conf(name)
-            way = f"Give conf={spelled}" if spelled else choose_conf(name)
-            raise UserError(f"no conf '{name}'. {way}")
+            raise UserError(
+                f"no conf '{name}'. {choose_conf(name)} A file of your own ends in .yaml"
+            )
         return shipped.folder("conf") / f"{name}.yaml"
     path = Path(name).resolve()
     if not path.is_file():
@@ -58,14 +58,10 @@ def choose_conf(received: str) -> str:
     return did_you_mean(received, shipped.confs())
 
 
-def named_conf(taken: dict[str, str], overrides: Sequence[str] = ()) -> Path:
-    """The file of the argument conf=. Raises UserError when it is not given.
-
-    `overrides` are the other arguments, which may name a conf in another way.
-    """
+def named_conf(taken: dict[str, str]) -> Path:
+    """The file of the argument conf=. Raises UserError when it is not given."""
     if "conf" not in taken:
-        arguments.refuse_conf_of_other_form(overrides)
-        raise UserError(f"give conf=NAME. {choose_conf('')}")
+        raise UserError(f"give conf=NAME, or conf=FILE.yaml of your own. {choose_conf('')}")
     return conf_file(taken["conf"])
 
 
@@ -79,7 +75,7 @@ def with_named_conf(
     """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
     taken, overrides = arguments.part(given, takes)
     return with_conf(
-        named_conf(taken, overrides),
+        named_conf(taken),
         overrides,
         lambda conf: job(conf, taken),
         takes_cluster=takes_cluster,
@@ -211,7 +207,7 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
             ]
             composed = hydra.compose(name, lines, return_hydra_config=True)
         except Exception as error:
-            raise explained(error, "", entries, choices) from error
+            raise explained(error) from error
         HydraConfig.instance().set_config(composed)
         with open_dict(composed):
             del composed["hydra"]

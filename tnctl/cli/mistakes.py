@@ -16,22 +16,15 @@ from tnctl.errors import UserError, did_you_mean
 ENTRIES = "schema, _self_, the name of a conf, or {GROUP: NAME} such as {recipe: deepfm}"
 
 
-def explained(
-    error: Exception, key: str = "", entries: Sequence[Any] = (), choices: Sequence[Any] = ()
-) -> Exception:
+def explained(error: Exception, key: str = "") -> Exception:
     """A UserError in one line for what Hydra and OmegaConf raise; other errors unchanged.
 
-    `key` is the one that was set, where the error does not name it. `entries` are the
-    entries of the defaults lists of the conf's files, and `choices` the overrides of groups.
+    `key` is the one that was set, where the error does not name it.
     """
     import yaml
     from hydra.errors import ConfigCompositionException, HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    if isinstance(error, ConfigCompositionException):
-        for choice in choices:
-            if choice.key_or_group.startswith("hydra."):
-                return schema.no_key(choice.key_or_group)
     too_deep = UserError("the conf is nested too deep, or names itself. Write it flat")
     cases: list[tuple[Any, Callable[[Any], UserError]]] = [
         (UserError, lambda cause: cause),  # of ${required:KEY}
@@ -42,10 +35,11 @@ def explained(
     for (kind, explain), cause in itertools.product(cases, _causes(error)):
         if isinstance(cause, kind):
             return explain(cause)
-    if isinstance(error, ConfigCompositionException):
-        return _of_the_defaults(error, entries, choices)
+    if path := getattr(error, "missing_cfg_file", None):
+        return _missing_file(str(path), error.options or ())  # type: ignore[attr-defined]
     if isinstance(error, HydraException | ValueError | OSError | AssertionError):
-        way = f". Entries of defaults are {ENTRIES}" if "default" in str(error) else ""
+        of_defaults = isinstance(error, ConfigCompositionException) or "default" in str(error)
+        way = f". Entries of defaults are {ENTRIES}; GROUP=NAME chooses another" * of_defaults
         return UserError(f"the conf cannot be composed: {_reason(error)}{way}")
     return error
 
@@ -87,12 +81,8 @@ def _of_a_value(error: Any, key: str) -> UserError:
         errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word)}",
         errors.InterpolationValidationError: f": {word} is not what the key takes. Name another "
         "key",
-        errors.KeyValidationError: " has the name null, which YAML does not read as text. "
-        "Write the name in quotes",
         errors.ConfigTypeError: " is a mapping where the conf has a list, or a list where it has a "
         "mapping; --cfg job shows what it has. Give it in that form",
-        errors.InterpolationResolutionError: f": its ${{…}} cannot be resolved: {reason}. Give a "
-        "plain value",
         errors.OmegaConfBaseException: f": {reason}. `tnctl train --help` lists every key",
     }
     case = next(text for kind, text in cases.items() if isinstance(error, kind))
@@ -105,34 +95,6 @@ def _of_a_value(error: Any, key: str) -> UserError:
         case = " is taken from itself by a ${…}. Give it a plain value"
     key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it
     return UserError(f"{key or 'the conf'}{case}")
-
-
-def _of_the_defaults(error: Any, entries: Sequence[Any], choices: Sequence[Any]) -> UserError:
-    """A file or group that the defaults of a conf, or overrides of them, name wrongly."""
-    if path := getattr(error, "missing_cfg_file", None):
-        return _missing_file(str(path), error.options or ())
-    groups = [entry.group for entry in entries if entry.group and not entry.overrides]
-    no_entry = "the defaults of the conf have no"
-    cases = [
-        (entry.overrides and entry.group not in groups, f"{no_entry} {entry.group}: leave "
-        "`override` out")
-        for entry in entries
-    ]  # fmt: skip
-    for override in choices:
-        group, argument = override.key_or_group, override.input_line
-        cases += [
-            (override.is_add() and group in groups, f"the conf has a {group} already: leave the + "
-            "out"),
-            (override.is_delete(), f"{no_entry} {argument[1:]}: leave {argument} out"),
-            (not override.is_add() and group not in groups, f"{no_entry} {group}. Add one with "
-            f"+{group}=NAME"),
-        ]  # fmt: skip
-    cases += [
-        (groups.count(group) > 1, f"the defaults of the conf have {group} twice. Leave one out")
-        for group in groups
-    ]
-    reason = f"the conf cannot be composed: {_reason(error)}. Entries of defaults are {ENTRIES}"
-    return UserError(next((text for applies, text in cases if applies), reason))
 
 
 def _missing_file(path: str, options: Sequence[str]) -> UserError:

@@ -13,21 +13,13 @@ from tnctl import shipped
 from tnctl.cli.arguments import SEARCH_PATH, in_quotes
 from tnctl.errors import UserError, quoted, refuse_if
 
-# Hydra composes confs here; its own runner, sweepers, launchers and logging are not used.
-INSTEAD = {
-    "hydra.run": "output=URL says where a run is written",
-    "hydra.sweep": "output=URL says where runs are written",
-    "hydra.mode": "-m trains once for each of several values",
-    "hydra.sweeper": "-m trains once for each of several values",
-    SEARCH_PATH: "Give the folder as --config-dir=FOLDER",
-}
-
 
 def no_effect(key: str) -> UserError:
     """The refusal of a key of Hydra, such as hydra.run.dir or hydra/launcher."""
-    section = ".".join(key.replace("/", ".").split(".")[:2])
-    way = INSTEAD.get(section, "Leave it out")
-    return UserError(f"no key '{key}': of Hydra only the composition of confs is used. {way}")
+    return UserError(
+        f"no key '{key}': of Hydra only the composition of confs is used. Leave it out; output=URL "
+        "says where a run is written, and --config-dir=FOLDER where files of groups are"
+    )
 
 
 def split(overrides: Sequence[Any]) -> tuple[list[Path], list[Any]]:

@@ -13,7 +13,7 @@ USAGE = "conf=NAME [output=URL] [key=value …] [-m key=value,value … [sweep.t
 def run(given: list[str]) -> int:
     """Train a conf; exit code 0 when it is trained, now or before."""
     taken, overrides = arguments.part(given, TAKES)
-    path = compose.named_conf(taken, overrides)
+    path = compose.named_conf(taken)
     overwrite, golden = arguments.flag(taken, "overwrite"), arguments.count(taken, "golden", 200)
     accept = arguments.flag(taken, "accept")
     is_sweep = arguments.options(overrides)[0].sweep

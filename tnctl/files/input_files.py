@@ -1,79 +1,34 @@
 """Files opened for reading: decompressed by their suffix, within limits."""
 
-import contextlib
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from tnctl import limits
 from tnctl.errors import Failure, refuse_if
 from tnctl.files.storage import CODECS, STANDARD_INPUT, local_path, storage, translated
 
-SIGNATURES = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}  # the first bytes
-INFLATED_BYTES = 4 << 20  # at a time, of a compressed file that is read whole
+READ_BYTES = 4 << 20  # at a time, of what is read whole
 
 
 class InputFile(io.RawIOBase):
-    """A binary file whose every read reports what failed, naming the URL.
+    """A binary file whose every read reports what failed, naming the URL."""
 
-    `stored` is the compressed file that `stream` decompresses, if it does: then reads raise
-    `Failure` when it gives far too much.
-    """
-
-    def __init__(
-        self, url: str, stream: Any, seekable: bool = False, stored: "InputFile | None" = None
-    ) -> None:
+    def __init__(self, url: str, stream: Any, seekable: bool = False) -> None:
         self._url = url
         self._stream = stream
         self._seekable = seekable
-        self._stored = stored
-        self.bytes_read = 0
-        self.head = b""  # of what was read
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if self._stored is not None and (size is None or size < 0):
-            return b"".join(iter(lambda: self.read(INFLATED_BYTES), b""))
-        with self._translated():
-            data = cast(bytes, self._stream.read(-1 if size is None else size))
-        if not self.bytes_read:
-            self.head = data[:4]
-        self._count(len(data))
-        return data
+        with translated(self._url):
+            # Of pyarrow's streams a size below 0 is none.
+            is_whole = size is None or size < 0
+            return cast(bytes, self._stream.read() if is_whole else self._stream.read(size))
 
     def readinto(self, buffer: Any, /) -> int:
-        with self._translated():
-            count = int(self._stream.readinto(buffer))
-        self._count(count)
-        return count
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """As `translated`, and for a file that was never compressed what it is not."""
-        try:
-            with translated(self._url):
-                yield
-        except Failure as error:
-            codec, head = CODECS.get(Path(self._url).suffix), self._stored and self._stored.head
-            if codec and head and not head.startswith(SIGNATURES[codec]):
-                raise Failure(
-                    f"{self._url} is not {codec}, as its name says. Rename it without "
-                    f"{Path(self._url).suffix}, or compress it"
-                ) from error
-            raise
-
-    def _count(self, count: int) -> None:
-        self.bytes_read += count
-        if self._stored is not None:
-            stored = self._stored.bytes_read
-            if self.bytes_read > max(limits.INFLATION_FREE, limits.INFLATION * stored):
-                raise Failure(
-                    f"{self._url} gives {limits.mebibytes(self.bytes_read)} of its first "
-                    f"{stored:,} bytes, over {limits.INFLATION} times as many: too much for data. "
-                    "If it is whole, decompress it and name the result"
-                )
+        with translated(self._url):
+            return int(self._stream.readinto(buffer))
 
     def readable(self) -> bool:
         return True
@@ -99,8 +54,7 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
     """A binary file opened for reading; .gz, .zst and .zstd are decompressed as they are read.
 
     Without a compressing suffix (or with `decompress` false) it is seekable where its storage is.
-    Raises `Failure` here and at every read, also when it gives over limits.INFLATION times its
-    bytes.
+    Raises `Failure` here and at every read.
     """
     if url == STANDARD_INPUT:
         return cast(BinaryIO, InputFile(url, open(0, "rb", closefd=False)))
@@ -110,7 +64,7 @@ def open_input(url: str, decompress: bool = True) -> BinaryIO:
             raise IsADirectoryError(url)
         stream = InputFile(url, *_opened(system, path))
         if decompress and (codec := CODECS.get(Path(path).suffix)):
-            stream = InputFile(url, pa.CompressedInputStream(stream, codec), stored=stream)
+            stream = InputFile(url, pa.CompressedInputStream(stream, codec))
         return cast(BinaryIO, stream)
 
 
@@ -153,7 +107,7 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
 def read_most(stream: BinaryIO, most: int) -> bytes:
     """The next `most` bytes of a stream; fewer only at its end."""
     parts = []
-    while most > 0 and (part := stream.read(min(most, INFLATED_BYTES))):
+    while most > 0 and (part := stream.read(min(most, READ_BYTES))):
         parts.append(part)
         most -= len(part)
     return b"".join(parts)

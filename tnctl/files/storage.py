@@ -85,7 +85,8 @@ def _sentence(url: str, done: str, error: Exception) -> str:
         ),
         (
             done == "read" and broken and Path(url).suffix in CODECS,
-            f"{url} is damaged or cut short ({reason}). Fetch or write the file again",
+            f"{url} is damaged or cut short, or is not {CODECS.get(Path(url).suffix)} as its name "
+            f"says ({reason}). Fetch or write the file again, or rename it",
         ),
         (True, f"{refused} ({reason}). Check the URL and that its storage answers"),
     )
@@ -101,8 +102,8 @@ def storage(url: str) -> tuple[Any, str]:
     )
     refuse_if(
         is_unquoted(url),  # libraries would show a part of it as a host or port that is wrong
-        f"{url} has a password with a sign that ends it. Write / ? # and spaces in it as %2F "
-        "%3F %23 %20, or keep it out of the URL (docs/data.md#passwords)",
+        f"{url} has a password with a sign that ends it. Write / ? # in it as %2F %3F %23, "
+        "or keep it out of the URL (docs/data.md#passwords)",
     )
     refuse_if(
         "reference" in protocols_of(url),

@@ -336,7 +336,6 @@ def warnings(
         for name in probable_mistakes.constant_numbers(conf.numeric, layout, sample)
     ]
     said += probable_mistakes.of_numbers(conf.numeric, figures.numbers)
-    said += probable_mistakes.of_values(conf.slots, figures, sample)
     said += probable_mistakes.of_lists(conf.data.missing, figures.texts)
     said += probable_mistakes.of_one_class(conf.data, labels, figures.labels)
     if findings.days is None:

@@ -11,7 +11,7 @@ from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.sources import files_of
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
-from tnctl.schema import Conf, Data, Numeric, Slot, Train
+from tnctl.schema import Conf, Data, Numeric, Train
 from tnctl.starting.column_figures import figures
 from tnctl.starting.column_value import (
     BUCKETS,
@@ -23,7 +23,7 @@ from tnctl.starting.column_value import (
     rows_of_one_label,
 )
 from tnctl.starting.multiple_values import separator_of
-from tnctl.training.sample_figures import FEW, LEAST_VALUES, NumberFigures, SampleFigures
+from tnctl.training.sample_figures import LEAST_VALUES, NumberFigures
 from tnctl.training.sample_ids import occurrences, spread
 
 FEWEST_STEPS = 100
@@ -154,35 +154,6 @@ def of_numbers(
                     f"numeric.{name} reaches {most:.6g} and is not scaled: take "
                     f"numeric.{name}.transform=standardize or log1p, or clip it"
                 )
-
-
-def of_values(
-    slots: Mapping[str, Slot], figures: SampleFigures, sample: list[Batch]
-) -> Iterator[str]:
-    """Values that stand out in their column, and headers among the rows."""
-    for name, counts in figures.odd_texts():
-        assert counts.first is not None
-        *_, place, text = counts.first
-        yield (
-            f"slots.{name}: values that are no whole numbers, unlike the others: "
-            f"{counts.texts:,} of {counts.values:,}, the first {text} ({place}). They get ids as "
-            "other texts do"
-        )
-    for number, (name, slot) in enumerate(slots.items()):
-        if slot.ids == "integer":
-            ids = np.concatenate([batch.ids[number] for batch in sample])
-            negative = ids[ids >= 2**63]
-            if 0 < len(negative) <= FEW * len(ids):
-                first = int(negative[0].view(np.int64))
-                yield (
-                    f"slots.{name}: ids that are negative, or from 2^63 on, unlike the others: "
-                    f"{len(negative):,} of {len(ids):,}, the first {first}"
-                )
-    if figures.headers:
-        yield (
-            f"rows of the sample that repeat the header: {len(figures.headers):,}, the first is "
-            f"{figures.headers[0]}. Remove these lines"
-        )
 
 
 def of_lists(missing: Collection[str], texts: Mapping[str, pa.ChunkedArray]) -> Iterator[str]:

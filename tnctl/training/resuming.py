@@ -17,7 +17,6 @@ from tnctl.data.days import conf_of_day, daily
 from tnctl.data.sources import fingerprints, saved_name, url_of
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.evaluation.metrics import METRICS
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
@@ -31,6 +30,12 @@ from tnctl.training.state import RunState
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.model.building import Model
+
+# What the user can do when the data of the pass under way is not available unchanged.
+WAY_ON = (
+    "go back to a checkpoint at the end of a pass (tnctl checkpoint list, tnctl rollback), or "
+    f"{FROM_SCRATCH}"
+)
 
 
 def start(conf: Conf) -> Checkpoint | None:
@@ -179,7 +184,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
             raise
         raise Failure(
             f"{names[0]} is missing, and training stopped in the middle of it. Put it back, or "
-            f"{way_on(conf.output, checkpoint)}"
+            f"{WAY_ON}"
         ) from error
     current = {file.file: file for file in bare(list(fingerprints_now))}
     for name in [*earlier, *current]:
@@ -187,35 +192,15 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
             raise Failure(
                 f"{name} differs from when training stopped in the middle of the data: it was "
                 f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the "
-                f"old one back, or {way_on(conf.output, checkpoint)}"
+                f"old one back, or {WAY_ON}"
             )
     if list(earlier) != list(current):
         raise Failure(
             "the files of data.train come in another order than before training stopped. Name "
-            f"them in the earlier order, or {way_on(conf.output, checkpoint)}"
+            f"them in the earlier order, or {WAY_ON}"
         )
     if position.units is not None:
-        units_again(conf_now, "train", position.units, way_on(conf.output, checkpoint))
-
-
-def way_on(output: str, checkpoint: Checkpoint) -> str:
-    """What the user can do when the data of the pass under way is not available unchanged."""
-    later: list[str] = []
-    for folder in newest_first(files.join(output, CHECKPOINTS)):
-        name = split(folder)[1]
-        if name < checkpoint.name:
-            with contextlib.suppress(Failure):
-                candidate = open_checkpoint(folder)
-                candidate.chain()
-                position = candidate.position
-                if position.window == position.offset == 0 and not candidate.data:
-                    names = later[0] if len(later) == 1 else f"{later[-1]} to {later[0]}"
-                    return (
-                        f"remove the checkpoints of this pass ({names}) and run the same command "
-                        "again: it resumes from the end of the pass before"
-                    )
-        later.append(name)
-    return FROM_SCRATCH
+        units_again(conf_now, "train", position.units, WAY_ON)
 
 
 def _in_words(fingerprint: Fingerprint | None) -> str:
@@ -240,22 +225,9 @@ def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     stopping, lost = state.stopping, state.stopping.best_step
     if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:
         return state
-    needed, monitor = names_of_chain(checkpoint.folder), conf.evaluation.monitor
-    values = {evaluation.step: evaluation.figure(monitor) for evaluation in state.evaluations}
-    known = {step: value for step, value in values.items() if value is not None}
-    descending = METRICS[monitor].greater_is_better is True
-    by_value = sorted(known, key=known.__getitem__, reverse=descending)
-    candidates = dict.fromkeys([lost, *by_value])
-    step = next((step for step in candidates if newest_whole(conf.output, step, needed)), None)
-    if step == lost:
-        return state
-    if step is None:
+    if newest_whole(conf.output, lost, names_of_chain(checkpoint.folder)) is None:
         stopping.best, stopping.best_step = None, 0
-        best_now = "the next evaluation counts as the best"
-    else:
-        stopping.best, stopping.best_step = known[step], step
-        best_now = f"the best is now the model of step {step:,}"
-    say(f"the best model, of step {lost:,}, is lost; {best_now}")
+        say(f"the best model, of step {lost:,}, is lost; the next evaluation counts as the best")
     return state
 
 

@@ -1,9 +1,8 @@
-"""What the columns of a sample have: figures of numbers, values that stand out, empty values.
+"""What the columns of a sample have: figures of numbers, empty values.
 
 They are gathered while the rows of the sample become ids and numbers, not in a pass of their own.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,9 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.features import EncodedRows, Features
-from tnctl.data.file_pieces import Where, named
+from tnctl.data.file_pieces import Where
 from tnctl.data.numeric_inputs import vectors
-from tnctl.errors import quoted
 
-FEW = 0.01  # the share of values up to which others are taken for the rule
 LEAST_VALUES = 100  # of which a rule is taken
 SHOWN_TEXTS = 5
 MOST_TEXTS = 2000  # of a column, in some rows of the sample
@@ -51,31 +48,12 @@ class NumberFigures:
 
 
 @dataclass(frozen=True)
-class Strays:
-    """Texts in a column of ids whose other values are whole numbers."""
-
-    values: int = 0
-    texts: int = 0
-    first: tuple[str, int, str, str] | None = None
-    """the file and the number of the first row, its place and the text, as messages name them"""
-
-    def __add__(self, other: "Strays") -> "Strays":
-        firsts = [first for first in (self.first, other.first) if first is not None]
-        return Strays(
-            self.values + other.values, self.texts + other.texts, min(firsts, default=None)
-        )
-
-
-@dataclass(frozen=True)
 class Look:
     """Some rows of the sample."""
 
     numbers: dict[str, NDArray[np.float64]]
     empty: dict[str, int]
     """rows of a slot whose only id is that of missing values"""
-    strays: dict[str, Strays]
-    headers: list[tuple[str, int]]
-    """the rows that have the name of each column as its value"""
     labels: dict[str, list[str]]
     """of each label that `positive` describes, some of its texts"""
     texts: dict[str, pa.Array]
@@ -109,8 +87,6 @@ class LookingFeatures(Features):
                 for name, numeric in self.conf.numeric.items()
             },
             {name: cells.empty for name, cells in encoded.cells.items()},
-            {name: strays(array, data.missing, where) for name, array in plain.items()},
-            list(_headers(whole, where)) if data.format == "csv" and data.header else [],
             {
                 name: _distinct(whole[label.column])
                 for name, label in data.all_labels.items()
@@ -128,23 +104,19 @@ class SampleFigures:
 
     numbers: dict[str, NumberFigures]
     empty: dict[str, int]
-    strays: dict[str, Strays]
-    headers: list[str]
     labels: dict[str, list[str]]
     texts: dict[str, pa.ChunkedArray]
 
     @classmethod
     def of(cls, looks: list[Look]) -> "SampleFigures":
         """Taken together."""
-        names = looks[0] if looks else Look({}, {}, {}, [], {}, {})
+        names = looks[0] if looks else Look({}, {}, {}, {})
         return cls(
             {
                 name: NumberFigures.of(np.concatenate([look.numbers[name] for look in looks]))
                 for name in names.numbers
             },
             {name: sum(look.empty[name] for look in looks) for name in names.empty},
-            {name: sum((look.strays[name] for look in looks), Strays()) for name in names.strays},
-            [named(place) for place in sorted(place for look in looks for place in look.headers)],
             {
                 name: sorted({text for look in looks for text in look.labels[name]})[:SHOWN_TEXTS]
                 for name in names.labels
@@ -154,28 +126,6 @@ class SampleFigures:
                 for name in names.texts
             },
         )
-
-    def odd_texts(self) -> Iterator[tuple[str, Strays]]:
-        """The slots of whole numbers that have a few texts."""
-        for name, counts in self.strays.items():
-            if counts.values >= LEAST_VALUES and 0 < counts.texts <= FEW * counts.values:
-                yield name, counts
-
-
-def strays(array: pa.Array, missing: list[str], where: Where) -> Strays:
-    """The texts of a column [rows] that are no whole numbers; none in a column of other types."""
-    array = numbers.plain(array)
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        return Strays()
-    absent = pc.is_in(array, value_set=pa.array([*missing, None], array.type))
-    is_text = pc.invert(pc.or_(absent, pc.ascii_is_decimal(pc.utf8_ltrim(array, "-"))))
-    texts = is_text.fill_null(False).to_numpy(zero_copy_only=False)
-    values, count = len(array) - int(pc.sum(absent).as_py() or 0), int(texts.sum())
-    if not count:
-        return Strays(values)
-    row = int(texts.argmax())
-    place = where(row)
-    return Strays(values, count, (*place, named(place), quoted(array[row].as_py())))
 
 
 def _distinct(array: pa.Array) -> list[str]:
@@ -191,18 +141,3 @@ def _some_texts(array: pa.Array) -> pa.Array:
         return pa.array([], pa.large_string())
     places = np.linspace(0, len(array) - 1, min(MOST_TEXTS, len(array))).astype(np.int64)
     return array.take(pa.array(places)).cast(pa.large_string())
-
-
-def _headers(whole: dict[str, pa.Array], where: Where) -> Iterator[tuple[str, int]]:
-    """The rows that repeat the header, where every column has text: in others it is a bad row."""
-    repeated: Any = None
-    for name, array in whole.items():
-        if not pa.types.is_string(array.type):
-            return
-        equal = pc.equal(array, name)
-        repeated = equal if repeated is None else pc.and_(repeated, equal)
-        if not pc.any(repeated).as_py():
-            return
-    if repeated is not None:
-        for row in np.flatnonzero(repeated.to_numpy(zero_copy_only=False)):
-            yield where(int(row))
