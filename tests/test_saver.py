@@ -1,6 +1,5 @@
 """Saving while training goes on: deltas, chains, tombstones, pruning, crashes, full disks."""
 
-import errno
 import itertools
 import json
 import os
@@ -575,45 +574,6 @@ def test_every_byte_of_a_small_checkpoint_counts(two, tmp_path):
                 read(opened(folder))
         path.write_bytes(whole)
         read(opened(folder))
-
-
-def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch):
-    """A real small file system where it can be mounted, else what one says."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tnctl-test", str(small)]
-    mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)  # it fills while it saves
-    try:
-        run = Run(conf_of(small / "run")).train(2)
-        first = run.save()
-        if mounted:
-            (small / "other").write_bytes(bytes((1 << 20) - used(small) - 40_000))
-        else:
-            real = os.fsync
-
-            def full(descriptor):
-                if "step-0000000003" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                real(descriptor)
-
-            monkeypatch.setattr(os, "fsync", full)
-        run.train(1, 2000)
-        with pytest.raises(Failure, match="no space is left"):
-            run.save()
-        assert loading.newest(run.conf.output).folder == first
-        assert os.listdir(small / "run/checkpoints") == [Path(first).name]
-        (small / "other").unlink(missing_ok=True)
-        monkeypatch.undo()
-        monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)
-        assert loading.newest(run.conf.output).folder != run.save()
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(small)], check=True)
-
-
-def used(folder):
-    return sum(-(-p.stat().st_size // 4096) * 4096 for p in folder.rglob("*") if p.is_file())
 
 
 # A child per kill: the imports take longer than all else.

@@ -1,6 +1,5 @@
 """The split graph: what it takes and gives in TensorFlow's own hands; what it says of itself."""
 
-import errno
 import json
 import subprocess
 import sys
@@ -633,39 +632,6 @@ def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
     assert "does not give the trainer's logits" in done.last
     assert (to / "serving.json").read_bytes() == description
     open_graph(str(to))
-
-
-def test_an_interrupted_split_does_not_count(cli, everything, tmp_path, monkeypatch):
-    to = tmp_path / "graph"
-
-    def failing(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest.Inventory, "complete", failing)
-        assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 130
-    assert not list(tmp_path.iterdir())
-    assert cli("split-graph", "output=run", f"to={to}", cwd=everything).code == 0
-    open_graph(str(to))
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        tf.errors.ResourceExhaustedError(None, None, "graph/saved_model.pb; No space left"),
-    ],
-)
-def test_a_full_disk_is_told_in_a_line(cli, everything, tmp_path, monkeypatch, error):
-    def failing(*_):
-        raise error
-
-    monkeypatch.setattr(loaded_graph, "write_graph", failing)
-    done = cli("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
-    assert done.code == 1
-    assert "no space" in done.last.lower()
-    assert "TMPDIR" in done.last
-    assert not (tmp_path / "graph").exists()
 
 
 def test_a_graph_on_another_storage(cli, everything, whole):
