@@ -4,11 +4,8 @@ After each failure nothing half-written counts, and the same command works when 
 """
 
 import errno
-import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ import pytest
 from tnctl import files
 
 TRAIN = ["train", "conf=small.yaml", "output=run"]
-NOBODY = 65534
 
 
 def refused(done, *words, code=1):
@@ -79,78 +75,6 @@ def test_a_bad_row(workspace, cli, fault, split):
     if fault == "a label of 2":
         path.write_bytes(original)
         works(cli, workspace)
-
-
-@pytest.fixture
-def open_folder(workspace):
-    """The workspace where another user can reach it: pytest's folders are closed to others."""
-    folder = Path(tempfile.mkdtemp(prefix="tnctl-test-"))
-    folder.chmod(0o755)
-    shutil.copytree(workspace, folder / "workspace")
-    yield folder / "workspace"
-    shutil.rmtree(folder)
-
-
-# What a command imports may lie where the other user may not look, so a command runs before.
-AS_NOBODY = f"""
-import os, sys
-from tnctl.cli.main import main
-given = sys.argv[1:]
-if os.getuid() == 0:
-    try:
-        main({[*TRAIN, "output=before", "golden=0"]})
-    except SystemExit as stop:
-        assert not stop.code
-    os.setegid({NOBODY})
-    os.seteuid({NOBODY})
-main(given)
-"""
-
-
-def as_nobody(folder, *arguments):
-    """`tnctl` as a user whom file modes bind: root is not bound by them."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    home.chmod(0o777)
-    return subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, *arguments],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-
-
-def the_line(done):
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-def test_a_file_that_may_not_be_read(open_folder, cli):
-    (open_folder / "clicks/closed.csv").touch(mode=0)
-    arguments = [*TRAIN, f"output={open_folder}/home/run"]
-    line = the_line(as_nobody(open_folder, *arguments, "data.train=closed.csv"))
-    assert "clicks/closed.csv could not be read: permission denied" in line
-    assert "Give this user access" in line
-    nothing_counts(open_folder / "home")
-    shutil.copy(open_folder / "clicks/train.csv", open_folder / "clicks/closed.csv")
-    (open_folder / "clicks/closed.csv").chmod(0o644)
-    assert cli(*arguments, "data.train=closed.csv", cwd=open_folder).code == 0
-
-
-@pytest.mark.long
-def test_an_output_that_may_not_be_written(open_folder, cli):
-    (open_folder / "closed").mkdir(mode=0o555)
-    output = f"output={open_folder}/closed/run"
-    line = the_line(as_nobody(open_folder, *TRAIN, output))
-    assert f"{open_folder}/closed/run" in line
-    assert "could not be written: permission denied" in line
-    assert not list((open_folder / "closed").iterdir())
-    (open_folder / "closed").chmod(0o777)
-    assert cli(*TRAIN, output, cwd=open_folder).code == 0
-    assert (open_folder / "closed/run/report.json").exists()
 
 
 def test_an_output_below_a_file(workspace, cli):
