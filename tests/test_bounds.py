@@ -76,23 +76,6 @@ def test_a_line_at_the_limit_and_one_beyond(tmp_path, opened, format):
     assert opened[0].bytes_read <= len(short_rows) + LINE + 2 * BLOCK_BYTES
 
 
-@pytest.mark.parametrize("format", TEXT)
-def test_a_file_that_is_one_line(tmp_path, opened, format):
-    """As reported: 50 MB took 0.1 s, 200 MB 2.5 s, 1 GB minutes. A gigabyte is read for 20 MiB."""
-    with (tmp_path / "a").open("wb") as file:
-        file.write(TEXT[format][0])
-        file.truncate(1 << 30)
-    line = 1 + bool(TEXT[format][0])
-    refused(conf_of(tmp_path / "a", format), f"a, line {line}: longer than 16 MiB")
-    assert opened[0].bytes_read <= LINE + 2 * BLOCK_BYTES
-    # No row may be bad so: what follows such a line is no data either.
-    refused(conf_of(tmp_path / "a", format, bad_rows=10**6), "longer than 16 MiB")
-    if TEXT[format][0]:
-        with (tmp_path / "a").open("wb") as file:
-            file.truncate(1 << 30)
-        refused(conf_of(tmp_path / "a", format), "a, line 1: longer than 16 MiB")
-
-
 def test_records_have_the_limit_of_lines():
     assert checksums.RECORD_BYTES == limits.LINE_BYTES
 

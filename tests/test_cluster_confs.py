@@ -18,7 +18,6 @@ from tnctl.cli import compose
 from tnctl.cluster import shared_output
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.workers import share
-from tnctl.data import preparing
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import kept_negatives
 from tnctl.errors import Failure, UserError
@@ -278,45 +277,3 @@ def test_what_is_refused_before_training(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="output=run: worker 1 does not see the file that worker 0"):
         train_together(conf, 2)
     assert not list(tmp_path.glob("run/workers/seen*"))
-
-
-WRITERS = {
-    "csv.gz": lambda folder: ("csv", units.write_csv(folder, 4, ".csv.gz")),
-    "parquet": lambda folder: ("parquet", units.write_parquet(folder)),
-    "tfrecord": lambda folder: ("tfrecord", units.write_tfrecord(folder)),
-    "jsonl": lambda folder: ("jsonl", units.write_jsonl(folder)),
-    "generated": lambda _: ("generated", "0:700"),
-}
-
-
-@pytest.mark.parametrize("kind", [
-    "parquet", *(pytest.param(kind, marks=pytest.mark.long)
-                 for kind in ("csv.gz", "tfrecord", "jsonl", "generated", "prepared", "memory")),
-])  # fmt: skip
-def test_every_format_is_trained_once(tmp_path, monkeypatch, kind):
-    monkeypatch.chdir(tmp_path)
-    data = tmp_path / "data"
-    data.mkdir()
-    if kind == "prepared":
-        conf = units.conf_of(data, "csv", units.write_csv(data, 3), window=32)
-        preparing.prepare(conf, str(data / "to"))
-        conf = dataclasses.replace(
-            conf, data=dataclasses.replace(conf.data, prepared=str(data / "to"), window=64)
-        )
-    elif kind == "memory":
-        import fsspec
-
-        name = units.write_csv(data, 4)
-        for path in data.iterdir():
-            fsspec.filesystem("memory").pipe(f"/units/{path.name}", path.read_bytes())
-        conf = units.conf_of("memory://units", "csv", name)
-    else:
-        conf = units.conf_of(data, *WRITERS[kind](data))
-    keys = []
-    for output, run in (("alone", train), ("shared", lambda conf: together(conf, 3))):
-        report = run(dataclasses.replace(conf, output=output))
-        assert [epoch.examples for epoch in report.epochs] == [units.ROWS]
-        checkpoint = loading.newest(output)
-        [table] = loading.load(checkpoint, schema.from_values(checkpoint.conf())).tables
-        keys.append(np.concatenate(list(table.records()))[["id", "group"]])
-    np.testing.assert_array_equal(*keys)

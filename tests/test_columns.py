@@ -142,7 +142,7 @@ def as_cells(ids: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
     return [ids[a:b].tolist() for a, b in pairwise(offsets)]
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5, 511, 512, 1300])
+@pytest.mark.parametrize("rows", [0, 1, 512, 1300])
 @pytest.mark.parametrize("kinds", ["s", "m", "sms", "mm", "s" * 26])
 def test_interleave(rows: int, kinds: str) -> None:
     rng = np.random.default_rng(rows)

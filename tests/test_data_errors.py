@@ -50,6 +50,7 @@ GOOD = b"x,1,0\n"
     [
         (b"x,1\n", ["columns", "expected 3", "received 2"]),
         (b"x,1,0,4\n", ["columns", "expected 3", "received 4"]),
+        (b"x,1,-0.5\n", ["label", "'y'", "0 to 1"]),
         (b"\xff\xfe,1,0\n", ["column 'a'", "not UTF-8", "check_utf8=false"]),
         (b"x,one,0\n", ["column 'n'", "'one' is not a number", "data.missing"]),
         (b'"x,1,0\n', ["quote"]),
@@ -60,8 +61,7 @@ GOOD = b"x,1,0\n"
         (b"x,1,yes\n", ["column 'y'", "'yes' is not a number"]),
     ],
 )
-@pytest.mark.parametrize("good_rows", [3, 30])
-@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize(("good_rows", "strip"), [(3, True), (30, False)])
 def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, good_rows, strip):
     monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 64)
     text = b"remark\n\na,n,y\n\n" + GOOD * good_rows + b"\n" + line + GOOD * 5

@@ -282,30 +282,22 @@ BAD = [
     ("libsvm", b"1 3:1", b"3:1 4:1", {}, ["'3:1'", "label"]),
     ("libsvm", b"1 3:1", b"1 3:4:1", {}, ["'3:4:1'", "feature:value"]),
     ("libsvm", b"1 3:1", b"1 :1", {}, ["':1'", "feature:value"]),
-    ("libsvm", b"1 3:1", b"1 3:", {}, ["'3:'", "feature:value"]),
     ("libsvm", b"1 3:1", b"1 3:x", {}, ["'3:x'", "no number"]),
     ("libsvm", b"1 3:1", b"1 \xff:1", {}, ["not UTF-8", "check_utf8=false"]),
     ("libsvm", b"1 0:3:1", b"1 3:1", {}, ["'3:1'", "field:feature:value"]),
-    ("libsvm", b"1 0:3:1", b"1 :3:1", {}, ["':3:1'", "field:feature:value"]),
     ("paddle", b"label:1 a:2", b"label:1 a", {}, ["'a'", "slot:value", "data.pairs"]),
     ("paddle", b"label:1 a:2", b":1", {}, ["':1'", "slot:value"]),
-    ("paddle", b"1:label 2:a", b"1:", {"pairs": "value:slot"}, ["'1:'", "value:slot"]),
     ("paddle", b"label:1 a:2", b"a:\xff", {}, ["not UTF-8"]),
     ("paddle", b"1 0 2 7 8", b"1 0 3 7 8", {"columns": ["label", "a"]}, ["'3'", "slot 'a'"]),
     ("paddle", b"1 0 2 7 8", b"1 0", {"columns": ["label", "a"]}, ["end of the line", "'a'"]),
     ("paddle", b"1 0 1 7", b"1 0 1 7 8", {"columns": ["label", "a"]}, ["'8'", "after the last"]),
-    ("paddle", b"1 0 1 7", b"1 0 x 7", {"columns": ["label", "a"]}, ["'x'", "slot 'a'"]),
-    ("paddle", b"1 0 1 7", b"1 0 -1", {"columns": ["label", "a"]}, ["'-1'", "slot 'a'"]),
     ("jsonl", OBJECT, b"{", {}, ["no JSON object", "'{'"]),
-    ("jsonl", OBJECT, b"[1]", {}, ["no JSON object"]),
-    ("jsonl", OBJECT, OBJECT + OBJECT, {}, ["no JSON object"]),
     ("jsonl", OBJECT, b'{"a": "\xff"}', {}, ["no JSON object"]),
     ("jsonl", OBJECT, b'{"a": "\\ud800"}', {}, ["'a'", r"'\ud800'", "surrogate"]),
     ("jsonl", OBJECT, b'{"a": [[1]]}', {}, ["column 'a'", "a list in a list"]),
     ("jsonl", OBJECT, b'{"a": {"b": 1}}', {}, ["column 'a'", "an object"]),
     ("jsonl", OBJECT, b'{"a": ' + b"9" * 30 + b"}", {}, ["'" + "9" * 30, "64 bits"]),
     ("jsonl", OBJECT, b'{"a": 3.5}', {}, ["column 'a': 3.5 is no id", "ids=boundaries"]),
-    ("jsonl", OBJECT, b'{"a": true}', {}, ["column 'a': true is no id"]),
     ("jsonl", b'{"a": [1], "label": 0}', b'{"a": [1, 0.5]}', {}, ["column 'a': 0.5 is no id"]),
     ("jsonl", OBJECT, b"[" * 100_000, {}, ["no JSON object"]),
 ]
@@ -424,7 +416,7 @@ def test_a_column_without_values_is_told_once(tmp_path, monkeypatch, format, dat
     assert "Did you mean 'user'?" in lines[0]
 
 
-@pytest.mark.parametrize("first", ["null", " null ", "null null", "nullx", "3", "[1]", '"a"'])
+@pytest.mark.parametrize("first", ["null", "nullx", "[1]"])
 def test_a_line_that_is_no_object(tmp_path, first):
     """Of `null` at the start of a block Arrow dies; further down it would take it for a row."""
     good = [b'{"label": 1, "user": 2}'] * 2

@@ -270,17 +270,6 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
     refused("dictionary", lambda data: data[:16] + bytes(48) + data[64:])
 
 
-def test_an_unknown_encoding(tmp_path):
-    shape = SHAPES["all"]
-    export(tmp_path / "a", "parquet", {"user": (shape, {})})
-    content = json.loads((tmp_path / "a" / manifest.NAME).read_text())
-    content.pop("sha256")
-    text = manifest.sealed(content | {"encoding": "clay"})
-    (tmp_path / "a" / manifest.NAME).write_bytes(text)
-    with pytest.raises(Failure, match=r"key 'encoding' should be .*It has 'clay'"):
-        open_embeddings(str(tmp_path / "a"))
-
-
 def test_foreign_row_groups(tmp_path):
     """A reader does not rely on how many rows a row group has, nor on plain pages."""
     shape = SHAPES["all"]

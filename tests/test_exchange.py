@@ -139,52 +139,6 @@ def records_of(*tables: SparseTable) -> Array:
     return np.concatenate([*(part for table in tables for part in table.records())])
 
 
-def settings() -> Iterator[Any]:
-    for kind in NAMES:
-        rule = Optimizer(kind, 0.1, epsilon=1e-6, beta1=0.9, beta2=0.99, decay=0.01, clip=0.5)
-        yield pytest.param({"rule": rule}, id=kind)
-    yield pytest.param({"shows": True, "cvm": True}, id="cvm")
-    yield pytest.param({"sketch_bytes": 1 << 20}, id="admission")
-
-
-@pytest.mark.parametrize("given", list(settings()))
-def test_one_rank_is_the_local_path(given: dict[str, Any]) -> None:
-    """Gathered inputs and records, bit for bit; with weights of ids in every other step."""
-    rng = np.random.default_rng(1)
-    exchange, local = Exchange(1, threads=3, **given), make_table(threads=2, **given)
-    workspace = Workspace(local, SLOTS)
-    for table in (local, *exchange.tables):
-        if "sketch_bytes" in given:
-            table.set_life(0, Life(admit_after=3))
-            table.set_life(5, Life(admit_probability=0.4))
-    for step in range(1, 7):
-        for table in (local, *exchange.tables):
-            table.set_step(step)
-        ids, offsets, examples = make_batch(rng, int(rng.integers(1, 80)))
-        weights = rng.standard_normal(len(ids)).astype(np.float32) if step % 2 else None
-        workspace.find(ids, offsets, examples, True, weights)
-        exchange.pull([(ids, offsets, examples)], [weights], True)
-        [worker] = exchange.workers
-        gathered = []
-        for workspace_of in (workspace, worker):
-            outputs, apart = outputs_of(examples, bool(given.get("cvm")))
-            workspace_of.gather(outputs, apart)
-            gathered.append([*outputs, apart])
-        for ours, theirs in zip(*gathered, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-        *gradients, apart = random_like(rng, gathered[0])
-        clicks = rng.integers(0, 2, examples).astype(np.float32)
-        for workspace_of in (workspace, worker):
-            workspace_of.accumulate(gradients, apart)
-            if given.get("shows"):
-                workspace_of.count(clicks)
-        exchange.push([1.0])
-        workspace.apply()
-    assert np.array_equal(exchange.records(), records_of(local))
-    assert np.array_equal(exchange.tables[0].sketch, local.sketch)
-    assert local.rows > 10
-
-
 def test_ranks_are_reduced_in_their_order() -> None:
     """Three ranks against dictionaries of float32: show, click, weights by examples, SGD."""
     rng = np.random.default_rng(2)
@@ -291,12 +245,6 @@ def test_a_table_refuses_keys_of_other_shards() -> None:
     other.reserve(len(split[1]))
     other.insert_records(split[1].tobytes())
     assert np.array_equal(records_of(part, other), records)
-
-
-@pytest.mark.parametrize("shards", [(0, 0), (0, 65), (64, 1), (40, 25), (63, 2**32 - 1)])
-def test_ranges_of_shards_are_checked(shards: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        make_table().set_shards(*shards)
 
 
 def test_shards_are_set_before_rows() -> None:

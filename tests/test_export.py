@@ -14,7 +14,6 @@ from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import DamagedError
 from tnctl.serving.rows import block_files, top_rows
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import precision as precisions
@@ -301,16 +300,6 @@ def test_a_delta_is_what_differs(lives, precision, name):
         assert after == expected
 
 
-def test_a_delta_beside_rows_that_come_in_small_parts(lives, tmp_path, monkeypatch):
-    run, checkpoints = lives["changing"]
-    export(checkpoints[0][0], run, tmp_path / "base")
-    whole = export(checkpoints[-1][0], run, tmp_path / "a", since=str(tmp_path / "base"))
-    monkeypatch.setattr(rows, "BYTES_PER_READ", 100)
-    parts = export(checkpoints[-1][0], run, tmp_path / "b", since=str(tmp_path / "base"))
-    assert whole.files == parts.files
-    assert any(entry.removed for entry in whole.groups)
-
-
 def test_an_empty_delta(lives, tmp_path):
     run, checkpoints = lives["changing"]
     folder, state = checkpoints[0]
@@ -431,23 +420,6 @@ def test_filters_that_cannot_be(lives, tmp_path):
 def test_text_is_of_float32(lives, tmp_path):
     run, checkpoints = lives["plain"]
     refused("text", checkpoints[0][0], run, tmp_path / "a", encoding="text", precision="int8")
-
-
-def test_a_damaged_checkpoint_leaves_no_export(lives, tmp_path):
-    import shutil
-
-    run, checkpoints = lives["plain"]
-    shutil.copytree(checkpoints[0][0], tmp_path / "copy")
-    [path] = (tmp_path / "copy/tables").glob("*/00000.rows")
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DamagedError, match=r"00000\.rows"):
-        export(tmp_path / "copy", run, tmp_path / "a")
-    assert not (tmp_path / "a/manifest.json").exists()
-    # Whatever was left behind there is in nobody's way, in another format either.
-    export(checkpoints[0][0], run, tmp_path / "a", encoding="dictionary")
-    check_equal(tmp_path / "a", passing(checkpoints[0][1], run, Filter()))
 
 
 # ---- Rows in three precisions -----------------------------------------------

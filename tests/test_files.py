@@ -254,7 +254,7 @@ def uploaded(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Upload, AbortedUpload, UnreachedUpload])
-@pytest.mark.parametrize("written", [0, 999, 1000, 2500])
+@pytest.mark.parametrize("written", [999, 1000])
 def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written):
     system = Storage(kind)
     monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
@@ -270,7 +270,7 @@ def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written)
     assert system.removed == (["x"] if kind is Upload and written >= 1000 else [])
 
 
-@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2000, 9007])
+@pytest.mark.parametrize("size", [0, 1000, 9007])
 @pytest.mark.parametrize("held", [10, 10**6])
 @pytest.mark.parametrize("at_a_time", [1, 700, 2500])
 def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, at_a_time):
@@ -421,21 +421,6 @@ def test_backend_errors_are_translated(error, words):
 def test_a_users_mistake_passes_through():
     with pytest.raises(UserError, match="mine"), files.translated("x"):
         raise UserError("mine")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_told():
-    def fill():
-        with files.translated("out", "written"), open("/dev/full", "wb") as stream:
-            stream.write(b"x" * 100_000)
-            stream.flush()
-
-    refused(fill, "out", "no space", "Free some")
-
-
-def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
-    (tmp_path / "run").write_bytes(b"")
-    refused(lambda: files.write_bytes(str(tmp_path / "run" / "a"), b"x"), "run/a", "file")
 
 
 CHILD = """

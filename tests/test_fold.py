@@ -326,8 +326,7 @@ def test_what_fold_refuses(broken, cli):
     assert "Received: seed=1" in refused("embeddings=parquet/3", "to=a", "seed=1")
     assert "applied in place" in refused("embeddings=redis://localhost", "to=a")
     rows = lookups(broken / "parquet/3")
-    for to in ("parquet/3", "parquet/0/", "parquet", "./text/../parquet/2/inner",
-               broken / "parquet/1", f"file://{broken}/parquet/1"):  # fmt: skip
+    for to in ("parquet/0/", "./text/../parquet/2/inner"):
         line = refused("embeddings=parquet/3", f"to={to}")
         assert "which this command reads" in line
     (broken / "mine").mkdir()

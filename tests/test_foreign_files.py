@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from tnctl import files, manifest
+from tnctl import manifest
 
 
 def stored(folder):
@@ -49,14 +49,6 @@ def test_prepare_into_the_folder_of_its_input(workspace, refused):
         refused(workspace, *arguments, f"to={to}", said="which this command reads")
     (workspace / "link").symlink_to("ud")
     refused(workspace, *arguments, "to=link", said="which this command reads")
-
-
-def test_split_graph_over_the_users_own_model(run_copy, refused):
-    graph = run_copy / "run/checkpoints"
-    [checkpoint] = [path for path in graph.iterdir() if (path / "manifest.json").exists()][-1:]
-    shutil.copytree(checkpoint / "graph", run_copy / "um")
-    (run_copy / "um/assets").mkdir(exist_ok=True)
-    refused(run_copy, "split-graph", "output=run", "to=um", said="tnctl did not write there")
 
 
 def test_an_export_over_a_checkpoint(run_copy, refused):
@@ -159,15 +151,6 @@ def test_a_run_writes_through_no_link(run_copy, refused):
     refused(run_copy, *train, "overwrite=true", said="run/checkpoints is a file")
 
 
-def test_a_resumed_run_replaces_no_link(run_copy, refused):
-    """Its report was moved away, and what is left of its last checkpoint cannot be used."""
-    run = run_copy / "run"
-    (run / "report.html").rename(run_copy / "moved")
-    (run / "report.html").symlink_to(run_copy / "moved")
-    (run / "report.json").unlink()
-    refused(run_copy, "train", "conf=small.yaml", "output=run", said="run holds report.html")
-
-
 def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, cli):
     checkpoints = run_copy / "run/checkpoints"
     [newest] = sorted(checkpoints.iterdir())[-1:]
@@ -209,17 +192,6 @@ def test_training_into_its_own_data(workspace, refused):
     refused(
         workspace, "train", "conf=small.yaml", "output=run", "overwrite=true",
         "data.root=run/checkpoints", said="output=run/checkpoints contains",
-    )  # fmt: skip
-
-
-def test_training_by_day_into_its_own_data(workspace, refused):
-    for day in ("2026-11-01", "2026-11-02"):
-        (workspace / f"run/checkpoints/{day}").mkdir(parents=True)
-        shutil.copy(workspace / "clicks/test.csv", workspace / f"run/checkpoints/{day}/a.csv")
-    refused(
-        workspace, "train", "conf=small.yaml", "output=run", "data.root=run/checkpoints",
-        "data.train={day}/*.csv", "data.validation=null", "data.test=null",
-        said="output=run/checkpoints is run/checkpoints, which this command reads",
     )  # fmt: skip
 
 
@@ -292,19 +264,3 @@ def test_a_file_of_a_run_that_was_changed_since(run_copy, refused):
     refused(run_copy, *train, said=said)
     (run / "report.html").write_bytes(report)
     refused(run_copy, *train, "slots.user_id.width=9", said="run of another conf")
-
-
-def test_a_failed_export_leaves_the_old_one(run_copy, cli, monkeypatch):
-    export = ["export-embeddings", "output=run", "format=text"]
-    assert cli(*export, cwd=run_copy).code == 0
-    contents = stored(run_copy / "run")
-
-    def failing(self, _):
-        with files.translated(self._url, "written"):
-            raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files.OutputFile, "write", failing)
-        done = cli(*export, cwd=run_copy)
-    assert done.code == 1 and "no space is left" in done.last
-    assert stored(run_copy / "run") == contents

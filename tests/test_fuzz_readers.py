@@ -6,10 +6,8 @@ still not crash or hang.
 """
 
 import contextlib
-import dataclasses
 import io
 import json
-import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +18,7 @@ import pytest
 
 from tnctl import documents, manifest, schema
 from tnctl.checkpoint import (
-    checkpoint_inspection,
-    compaction,
     dense_file,
-    difference,
-    listing,
     rows,
     sketch_file,
     verification,
@@ -225,56 +219,6 @@ def test_checkpoints_whose_checksums_fit(run, long):
 
 
 @BOTH
-def test_inspect(run, long):
-    read = lambda: checkpoint_inspection.inspect(open_checkpoint(newest(run))).to_json()  # noqa: E731
-    fuzz(run, read, many(long), 3)
-    names = lambda path: path.name != manifest.NAME  # noqa: E731
-    fuzz(run, read, many(long), 4, names, reseal=True)
-
-
-@BOTH
-def test_diff(run, tmp_path, long):
-    dict_checkpoints.history(str(tmp_path / "other"), steps=(10, 20), count=60, seed=4)
-    other = str(tmp_path / "other/checkpoints/step-0000000020")
-
-    def read():
-        compared = difference.compare(open_checkpoint(newest(run)), open_checkpoint(other))
-        return json.dumps(dataclasses.asdict(compared))
-
-    fuzz(run, read, many(long), 5)
-    names = lambda path: path.name != manifest.NAME  # noqa: E731
-    fuzz(run, read, many(long), 6, names, reseal=True)
-
-
-@BOTH
-def test_compact(run, tmp_path, long):
-    to = tmp_path / "folded"
-
-    def read():
-        shutil.rmtree(to, ignore_errors=True)
-        compaction.compact(open_checkpoint(newest(run)), str(to))
-        return {p: p.read_bytes() for p in to.rglob("*") if p.is_file()}
-
-    fuzz(run, read, many(long), 7)
-
-
-@BOTH
-def test_list(run, long):
-    def read():
-        return listing.entries(listing.all_meant(str(run)))
-
-    def refusing():
-        """What cannot be used is listed as such."""
-        entries = read()
-        if any(entry.problem or entry.monitor is None for entry in entries):
-            raise UserError("damaged")
-        return entries
-
-    names = lambda path: path.name in (manifest.NAME, "conf.json")  # noqa: E731
-    fuzz(run, refusing, many(long), 8, names)
-
-
-@BOTH
 def test_verify(run, long):
     """It finds all damage, and is never at a loss."""
 
@@ -309,50 +253,6 @@ def test_models(run_copy, long):
     fuzz(folder, read, many(long) // 3, 11, is_read)
     names = lambda path: path.suffix in (".rows", ".bin")  # noqa: E731
     fuzz(folder, read, many(long) // 5, 12, names, reseal=True)
-
-
-@BOTH
-def test_exporting(run_copy, tmp_path, long):
-    from tnctl.serving.rows.export import export
-    from tnctl.serving.rows.export_document import ExportManifest
-
-    [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
-
-    def read():
-        checkpoint = open_checkpoint(str(folder))
-        with contextlib.redirect_stderr(io.StringIO()):
-            export(checkpoint, schema.from_values(checkpoint.conf()), str(tmp_path / "out"))
-        return manifest.read(str(tmp_path / "out"), ExportManifest).files
-
-    names = lambda path: path.suffix in (".rows", ".json")  # noqa: E731
-    fuzz(folder, read, many(long), 16, names)
-    names = lambda path: path.suffix == ".rows"  # noqa: E731
-    fuzz(folder, read, many(long), 17, names, reseal=True)
-
-
-@BOTH
-def test_warm_starts(run_copy, long):
-    from tnctl.model.building import build
-    from tnctl.training import warm
-
-    [*_, folder] = sorted((run_copy / "run/checkpoints").iterdir())
-    saved = open_checkpoint(str(folder))
-    values = saved.conf()
-    values["warm"]["start"] = str(folder)
-    conf = schema.from_values(values)
-
-    def read():
-        with contextlib.redirect_stderr(io.StringIO()):
-            start = warm.begin(conf)
-            model = build(conf, start.statistics(lambda: saved.statistics))
-            start.fill(model)
-        return [
-            b"".join(records.tobytes() for records in table.records()) for table in model.tables
-        ]
-
-    fuzz(folder, read, many(long) // 3, 18, is_read)
-    names = lambda path: path.suffix in (".rows", ".bin")  # noqa: E731
-    fuzz(folder, read, many(long) // 5, 19, names, reseal=True)
 
 
 @BOTH

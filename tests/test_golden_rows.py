@@ -485,14 +485,6 @@ def test_a_graph_is_checked_with_both_signatures(everything, tmp_path):
         golden_checks.check_graph(*given, str(tmp_path / "wrong"), Kept(), 0)
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b'{"user": "u1"}', b"{}"])
-def test_what_is_no_golden_row_is_refused(line):
-    with pytest.raises(Failure, match="line 2: no line of golden rows"):
-        GoldenFile(
-            "golden.jsonl", b'{"row": {}, "ids": {}, "logits": {}, "predictions": {}}\n' + line
-        )
-
-
 def test_ids_that_are_not_those_of_the_row_are_refused(everything):
     example = json.loads(everything.golden.lines[0])
     example["ids"]["a"] = ["5"]

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from tnctl.tables import (
-    REMOVED_DTYPE,
     Figures,
     Initial,
     Life,
@@ -275,31 +274,6 @@ def test_bound_of_many_rows_of_equal_worth(ties: str) -> None:
     assert set(records_of(table)["id"]) == set(ids[stays])
 
 
-@pytest.mark.parametrize("updates", ["touched", "all"])
-def test_any_number_of_threads(updates: str) -> None:
-    """The same records, gathered columns and removed keys; a sketch admits in the same order."""
-    lives = {
-        0: Life(show_decay=0.6, unseen_steps=30, show=0.8, most_rows=90),
-        5: Life(admit_after=2, unseen_days=1, score=0.2),
-    }
-    results = set()
-    for threads in (1, 2, 3, 5):
-        random = np.random.default_rng(8)
-        table = new_table(threads, lives, cvm=True, updates=updates, sketch_bytes=65536)
-        batch, seen = new_batch(table), []
-        for number in range(1, 80):
-            table.set_days([(day, 1 + 16 * day) for day in range(1 + number // 16)])
-            ids, offsets = random_cells(random, number)
-            clicks = random.random(EXAMPLES, np.float32)
-            seen.append(step(batch, number, ids, offsets, clicks).tobytes())
-            seen.append(bytes([table.bound() & 255, number % 9 == 0 and table.evict() & 255]))
-        seen.append(table.take_removed().tobytes())
-        assert table.figures(0).evicted > 10
-        assert table.figures(5).evicted > 10 or updates == "all"  # which sees all rows
-        results.add((b"".join(seen), records_of(table).tobytes(), table.sketch.tobytes()))
-    assert len(results) == 1
-
-
 def test_occurrences_before_admission_are_not_counted() -> None:
     table = new_table(1, {0: Life(admit_after=3)}, sketch_bytes=65536)
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
@@ -326,17 +300,6 @@ def test_rows_that_all_train_keep_their_counts_through_days() -> None:
         step(batch, number, ids, ends, np.ones(EXAMPLES, np.float32))
     row = records_of(table)[0]
     assert (row["changed"], row["show"][0], row["click"][0]) == (6, 0.5**5, 0.5**5)
-
-
-def test_refused_gradients_count_nothing() -> None:
-    table = new_table(2, {})
-    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
-    ids, offsets = np.array([3], np.uint64), np.array([0, 1], np.uint32)
-    batch.find(ids, offsets, 1, insert=True)
-    batch.count(np.ones(1, np.float32))
-    with pytest.raises(ArithmeticError):
-        batch.accumulate([np.full((1, n), np.nan, np.float32) for n in (1, WIDTH)])
-    assert records_of(table)["show"].tolist() == [[0]]
 
 
 # ---- CVM -------------------------------------------------------------------
@@ -532,20 +495,6 @@ def test_a_batch_ends_when_rows_are_removed() -> None:
     assert not matrices[1].any()
 
 
-def test_a_key_removed_twice_is_given_once() -> None:
-    table = new_table(1, {0: Life(unseen_steps=1)})
-    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
-    for number in (1, 10):
-        table.set_step(number)
-        batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
-        table.set_step(number + 5)
-        assert table.evict() == 1
-    taken = table.take_removed()
-    assert taken.dtype == REMOVED_DTYPE
-    assert taken.tolist() == [(4, 0, 15)]
-    assert table.figures(0) == Figures(0, 2, 0, 2)
-
-
 def test_steps_before_the_first_day_are_of_it() -> None:
     """A table that trained without days is not decayed to nothing when days begin."""
     table = new_table(1, {0: Life(show_decay=0.5, unseen_days=3), 5: OFF})
@@ -562,22 +511,6 @@ def test_figures_are_taken_over() -> None:
     table = new_table(1, {})
     table.set_figures(5, Figures(rows=99, admitted=99, waiting=12, evicted=30))
     assert table.figures(5) == Figures(0, 30, 12, 30)
-
-
-@pytest.mark.parametrize(
-    "life",
-    [
-        Life(show=1.0),
-        Life(score=1.0),
-        Life(admit_after=2),
-        Life(unseen_steps=3, both=True),
-        Life(show_decay=1.1),
-        Life(nonclick=math.nan),
-    ],
-)
-def test_rules_that_a_table_cannot_have(life: Life) -> None:
-    with pytest.raises(ValueError, match="out of its range"):
-        new_table(1, {0: life}, shows=False)
 
 
 def test_wrong_calls() -> None:

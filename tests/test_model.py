@@ -8,7 +8,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.evaluation.inference import Inference
-from tnctl.model import aliases, building, graph, layers
+from tnctl.model import aliases, building, graph
 from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
 from tnctl.tables import Workspace, aligned
@@ -215,18 +215,6 @@ def pooled_keys(batch):
         yield (*divmod(cell, SLOTS), ids, 1)
 
 
-def test_the_factorization_machine_is_the_sum_over_pairs():
-    random = np.random.default_rng(0)
-    for slots, width in ((1, 3), (2, 1), (5, 8), (26, 16)):
-        v = random.normal(size=(7, slots, width))
-        expected = sum(
-            (v[:, i] * v[:, j]).sum(axis=1) for i in range(slots) for j in range(i + 1, slots)
-        )
-        got = np.asarray(layers.FactorizationMachine()(v.astype(np.float32)))
-        assert got.shape == (7, 1)
-        np.testing.assert_allclose(got[:, 0], expected + np.zeros(7), rtol=1e-4, atol=1e-4)
-
-
 def test_variables_live_in_the_memory_of_the_dense_table():
     for precision in ("float32", "bfloat16"):
         model = make(precision=precision)
@@ -287,31 +275,6 @@ def test_a_batch_in_parts_has_the_logits_of_the_whole():
     whole = TrainingStep(make(), BATCH)(batch).logits.copy()
     part = TrainingStep(make(100), 100)(batch).logits.copy()
     np.testing.assert_allclose(whole, part, rtol=1e-5, atol=1e-6)
-
-
-def test_a_gradient_that_is_not_finite_changes_nothing():
-    from tnctl.errors import Failure
-
-    model = make()
-    step = TrainingStep(model, BATCH)
-    step(batch_of(BATCH))
-    [table] = model.tables
-
-    def rows():
-        return [(r["id"], r["group"], r["linear"].tobytes(), r["embedding"].tobytes(),
-                 r["embedding.accumulator"].tobytes())
-                for part in table.records() for r in part]  # fmt: skip
-
-    old_rows, dense = rows(), [memory.copy() for memory in model.dense.weights]
-    batch = batch_of(BATCH)
-    batch.numeric[2, 0] = np.nan
-    with pytest.raises(Failure, match="step 2: a gradient is NaN, infinite"):
-        step(batch)
-    assert rows() == old_rows
-    for old, memory in zip(dense, model.dense.weights, strict=True):
-        np.testing.assert_array_equal(old, memory)
-    step(batch_of(BATCH))
-    assert step.steps == 2
 
 
 def test_tensorflow_reads_the_buffers_in_place():

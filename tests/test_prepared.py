@@ -417,34 +417,6 @@ def test_columns_that_nothing_of_tnctl_wrote(conf, tmp_path):
         assert said in line and name in line and line.endswith("Prepare the data again"), case
 
 
-def test_first_rows_that_are_none(conf, tmp_path):
-    folder = tmp_path / "to"
-    conf = changed(conf, validation=None, test=None)
-    preparing.prepare(conf, str(folder))
-    for text in (b"{}", b"[1]", b"[", b"[" * 10_000):
-        inventory = manifest.Inventory(str(folder))
-        inventory.write("train/first.json", text)
-        content = json.loads((folder / "manifest.json").read_text())
-        del content["sha256"]
-        content["files"] |= documents.plain(inventory.files)
-        (folder / "manifest.json").write_bytes(manifest.sealed(content))
-        with pytest.raises(Failure, match=r"train/first\.json is no list of rows"):
-            raw_rows(changed(conf, prepared=str(folder)), "train", 9)
-
-
-def test_folders_of_the_user_are_left_alone(conf, tmp_path):
-    folder = tmp_path / "to"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"holds mine\.txt, which tnctl did not write"):
-        preparing.prepare(conf, str(folder))
-    assert (folder / "mine.txt").read_text() == "mine"
-    (folder / "mine.txt").unlink()
-    preparing.prepare(conf, str(folder))
-    preparing.prepare(changed(conf, test=None), str(folder))
-    assert not (folder / "test").exists()
-
-
 # ---- From outside
 
 

@@ -24,7 +24,6 @@ from tnctl.serving.artefact_document import CheckpointReference, RowsDeviation, 
 from tnctl.serving.redis import redis_embeddings, redis_export, writer_lock
 from tnctl.serving.redis.bucket_commands import buckets_of
 from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
-from tnctl.serving.redis.redis_session import shown
 from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, decode, encode
@@ -792,7 +791,7 @@ def test_keys_of_another_type(server, key):
     assert keys_of(server) == {key}
 
 
-@pytest.mark.parametrize("value", [b"hello", b"1-2 x", b"\xff"])
+@pytest.mark.parametrize("value", [b"1-2 x", b"\xff"])
 def test_keys_that_are_anothers(server, value):
     with server.client() as client:
         client.set("tnctl:current", value)
@@ -812,8 +811,6 @@ def test_keys_that_are_anothers(server, value):
     [
         b'{"state": "complete", "groups": {"../x": 1}}',
         b'{"state": "writing", "groups": {"user": 1152921504606846976}}',
-        b'{"state": "gone", "groups": {}}',
-        b'{"groups": {}}',
         b'{"state": "writing", "groups": [1]}',
         b"[" * 5000,
     ],
@@ -828,15 +825,6 @@ def test_records_of_versions_are_not_believed(server, record):
         client.hset("tnctl:versions", "x:y", '{"state": "writing", "groups": {"user": 1}}')
         fails(server, made(100), "has something else under the key tnctl:versions")
         assert client.get("theirs") == b"1"
-
-
-def test_a_marker_of_a_delta_that_is_none(server):
-    export(server, made(100))
-    with server.client() as client:
-        version = client.get("tnctl:current").split()[0].decode()
-        client.set(f"tnctl:{version}:delta", '{"step": 1}')
-        with pytest.raises(Failure, match=f"something else under the key tnctl:{version}:delta"):
-            applied(server, delta([1]), 8)
 
 
 def test_two_writers(server):
@@ -911,36 +899,6 @@ def test_writers_that_are_killed(server, kind):
 
 
 # ---- Words ----
-
-
-@pytest.mark.parametrize(
-    ("url", "seen"),
-    [
-        ("redis://me:secret@host:6379/0", "redis://host:6379/0"),
-        ("redis://:sec/r@et@host", "redis://host"),
-        ("redis://:secret#1@host/2?socket_timeout=3", "redis://host/2"),
-        ("redis://host/0?password=sec@ret", "redis://…"),
-        ("redis://:sec?ret@host", "redis://…"),
-        ("unix:///run/redis.sock?db=1&password=secret", "unix:///run/redis.sock"),
-    ],
-)
-def test_passwords_are_not_shown(url, seen):
-    assert shown(url) == seen
-
-
-@pytest.mark.parametrize(
-    ("url", "seen"),
-    [
-        ("redis://me:secret@host:6379/0", "redis://***@host:6379/0"),
-        ("redis://:sec@r@et@host", "redis://***@host"),
-        ("rediss://host/0?a=1&password=secret&b=2", "rediss://host/0?a=1&password=***&b=2"),
-        ("redis://USER:PASSWORD@HOST", "redis://USER:PASSWORD@HOST"),
-        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
-        ("http://host:80/a@b", "http://host:80/a@b"),
-    ],
-)
-def test_no_message_has_a_password(url, seen):
-    assert str(UserError(f"{url} is wrong, and {url}")) == f"{seen} is wrong, and {seen}"
 
 
 @pytest.mark.parametrize("url", ["redis://:sec/ret@host", "redis://h?db=x", "redis://h:port"])

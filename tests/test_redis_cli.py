@@ -112,11 +112,6 @@ def test_scores_are_those_of_files(cli, folder, server):
     assert scores["redis"] == scores["files"] and len(scores["redis"].splitlines()) >= 29
 
 
-def test_without_golden_rows(cli, folder, server):
-    assert export(cli, folder, STEPS[1], server.url, "golden=0").code == 0
-    assert redis_embeddings.RedisEmbeddings(server.url).golden() is None
-
-
 def test_what_is_refused(cli, folder, server):
     first, last = STEPS
     secret = f"unix://me:secret@{server.socket}"

@@ -595,23 +595,15 @@ def test_who_was_killed_locks_nothing(workspace, cli):
     assert not (workspace / "run/.tnctl-lock").exists()
 
 
-@pytest.mark.parametrize("spool", ["small.yaml/below", "/proc/none"])
-def test_a_spool_that_cannot_be_is_told_before_training(spool, workspace, cli, at_step):
+def test_a_spool_that_cannot_be_is_told_before_training(workspace, cli, at_step):
+    spool = "small.yaml/below"
     at_step(1, lambda: pytest.fail("it trains"))
     done = cli(*TRAIN, "output=memory://spool", f"save.spool={spool}", cwd=workspace)
     assert done.code == 1 and "Traceback" not in done.err
     assert f"save.spool: {spool} could not be written" in done.last
 
 
-def test_without_room_for_a_checkpoint_nothing_is_begun(workspace, cli, at_step, monkeypatch):
-    from tnctl import files
-
-    at_step(1, lambda: pytest.fail("it trains"))
-    monkeypatch.setattr(files, "free_bytes", lambda _: 100)
-    assert "no space is left there for a checkpoint" in train(cli, workspace, expected=1).last
-
-
-@pytest.mark.parametrize("text", ["", '{"steps": 1', "{}"])
+@pytest.mark.parametrize("text", ['{"steps": 1', "{}"])
 def test_a_report_that_was_cut_is_made_again(text, run_copy, cli):
     path = run_copy / "run/report.json"
     whole = json.loads(path.read_text())

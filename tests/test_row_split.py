@@ -415,18 +415,3 @@ def test_commands_have_the_same_rows(cli, workspace):
     assert done.code == 0, done.err
     assert "which is trained on" not in done.out + done.err
     assert "data.validation is not given" not in done.out + done.err
-
-
-@pytest.mark.long
-def test_workers_train_on_the_same_rows(process, workspace):
-    (workspace / "cut.yaml").write_text(CONF)
-    for name, more in {"one": [], "two": ["cluster=local", "cluster.workers=2"]}.items():
-        done = process("train", "conf=cut.yaml", f"output={name}", *more, cwd=workspace)
-        assert done.code == 0, done.err
-    reports = [
-        json.loads((workspace / name / "report.json").read_text()) for name in ("one", "two")
-    ]
-    assert reports[0]["examples"] == reports[1]["examples"]
-    assert [report["epochs"][0]["examples"] for report in reports] == [
-        reports[0]["epochs"][0]["examples"]
-    ] * 2

@@ -1,6 +1,5 @@
 """Saving while training goes on: deltas, chains, tombstones, pruning, crashes, full disks."""
 
-import errno
 import itertools
 import json
 import os
@@ -18,8 +17,8 @@ import pytest
 from dataless_runs import LIFE, Run, conf_of
 
 from tnctl import files, manifest
-from tnctl.checkpoint import dense_file, merging, rows, sketch_file, spool, staging
 from tnctl.checkpoint import load as loading
+from tnctl.checkpoint import merging, rows, spool, staging
 from tnctl.checkpoint.chain import before
 from tnctl.checkpoint.saver import Saver
 from tnctl.errors import Failure
@@ -548,72 +547,6 @@ def test_damage_is_named_and_the_one_before_offered(two, tmp_path, kind, damage)
     assert str(path) in str(caught.value)
     assert f"checkpoint={older}" in str(caught.value)
     assert before(checkpoint, caught.value.folder).folder == str(older)
-
-
-def test_every_byte_of_a_small_checkpoint_counts(two, tmp_path):
-    """One flipped bit, wherever it is in a file that loading reads, is noticed."""
-    conf = two["none"]
-    source = sorted(Path(conf.output, "checkpoints").iterdir())[-1]
-    shutil.copytree(source, tmp_path / "one")
-    folder, rng = tmp_path / "one", random.Random(3)
-    model = loading.load(opened(folder), conf)
-    readers = {
-        "rows": lambda c: list(rows.stream(c, TABLE)),
-        "tombstones": lambda c: list(rows.tombstones(c, TABLE)),
-        "sketch": lambda c: sketch_file.read(c, c.table(TABLE), model.tables[0]),
-        "dense": lambda c: dense_file.read(c.folder, c.manifest, model),
-    }
-    for kind, read in readers.items():
-        path = folder / KINDS[kind]
-        whole = path.read_bytes()
-        places = {0, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(40))}
-        for place in places:
-            changed = bytearray(whole)
-            changed[place] ^= 1 << rng.randrange(8)
-            path.write_bytes(changed)
-            with pytest.raises(Failure):
-                read(opened(folder))
-        path.write_bytes(whole)
-        read(opened(folder))
-
-
-def test_a_full_disk_leaves_the_one_before(tmp_path, monkeypatch):
-    """A real small file system where it can be mounted, else what one says."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tnctl-test", str(small)]
-    mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)  # it fills while it saves
-    try:
-        run = Run(conf_of(small / "run")).train(2)
-        first = run.save()
-        if mounted:
-            (small / "other").write_bytes(bytes((1 << 20) - used(small) - 40_000))
-        else:
-            real = os.fsync
-
-            def full(descriptor):
-                if "step-0000000003" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                real(descriptor)
-
-            monkeypatch.setattr(os, "fsync", full)
-        run.train(1, 2000)
-        with pytest.raises(Failure, match="no space is left"):
-            run.save()
-        assert loading.newest(run.conf.output).folder == first
-        assert os.listdir(small / "run/checkpoints") == [Path(first).name]
-        (small / "other").unlink(missing_ok=True)
-        monkeypatch.undo()
-        monkeypatch.setattr(files, "free_bytes", lambda _: 1 << 40)
-        assert loading.newest(run.conf.output).folder != run.save()
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(small)], check=True)
-
-
-def used(folder):
-    return sum(-(-p.stat().st_size // 4096) * 4096 for p in folder.rglob("*") if p.is_file())
 
 
 # A child per kill: the imports take longer than all else.

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,25 +95,6 @@ def test_an_export_in_small_parts_is_the_same(run_copy, cli, monkeypatch):
     folder = run_copy / "run/embeddings"
     same_as_the_checkpoint(run_copy, lambda name: read_parquet(folder / name))
     assert pq.ParquetFile(folder / "user_id.parquet").num_row_groups > 1
-
-
-def test_graph_and_export_on_another_storage(run_copy, cli):
-    to = ["graph=memory://served/graph", "embeddings=memory://served/embeddings"]
-    for command, url in zip(("split-graph", "export-embeddings"), to, strict=True):
-        done = cli(command, "output=run", f"to={url.split('=')[1]}", cwd=run_copy)
-        assert done.code == 0, done.err
-    storage = fsspec.filesystem("memory")
-
-    def read(name):
-        with storage.open(f"/served/embeddings/{name}") as file:
-            return read_parquet(pa.BufferReader(file.read()))
-
-    same_as_the_checkpoint(run_copy, read)
-    assert verify(cli, run_copy, *to).code == 0
-    assert not (run_copy / "run/graph").exists()
-    done = cli("export-embeddings", "output=run", "to=nosuch://a/b", cwd=run_copy)
-    assert done.code == 1
-    assert "nosuch" in done.last
 
 
 def test_serving_equals_training(served, process):

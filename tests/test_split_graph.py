@@ -1,6 +1,5 @@
 """The split graph: what it takes and gives in TensorFlow's own hands; what it says of itself."""
 
-import errno
 import json
 import subprocess
 import sys
@@ -569,23 +568,36 @@ def test_ids_can_be_made_from_the_description_alone(whole):
         assert [str(id_) for id_ in cells.ids.tolist()] == expected
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),
-        tf.errors.ResourceExhaustedError(None, None, "graph/saved_model.pb; No space left"),
-    ],
-)
-def test_a_full_disk_is_told_in_a_line(cli, everything, tmp_path, monkeypatch, error):
-    def failing(*_):
-        raise error
+def test_a_graph_that_does_not_give_the_trainers_logits_is_not_shipped(
+    cli, everything, tmp_path, monkeypatch
+):
+    to = tmp_path / "graph"
+    arguments = ("split-graph", "output=run", f"to={to}")
+    assert cli(*arguments, cwd=everything).code == 0
+    description = (to / "serving.json").read_bytes()
+    right = loaded_graph.write_graph
 
-    monkeypatch.setattr(loaded_graph, "write_graph", failing)
-    done = cli("split-graph", "output=run", f"to={tmp_path}/graph", cwd=everything)
+    def one_wrong_weight(checkpoint, folder):
+        right(checkpoint, folder)
+        prefix = f"{folder}/variables/variables"
+        stored = tf.train.load_checkpoint(prefix)
+        names = list(stored.get_variable_to_shape_map())
+        tensors = {name: stored.get_tensor(name) for name in names}
+        tensors[next(name for name in names if name.startswith("weights/0/"))][0] += 0.01
+        slices = [""] * len(names)
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=slices,
+            tensors=list(tensors.values()),
+        )
+
+    monkeypatch.setattr(loaded_graph, "write_graph", one_wrong_weight)
+    done = cli(*arguments, cwd=everything)
     assert done.code == 1
-    assert "no space" in done.last.lower()
-    assert "TMPDIR" in done.last
-    assert not (tmp_path / "graph").exists()
+    assert "does not give the trainer's logits" in done.last
+    assert (to / "serving.json").read_bytes() == description
+    open_graph(str(to))
 
 
 TOWER = (

@@ -1,7 +1,6 @@
 """`tnctl train`: what it writes, that it repeats, and what the same command does again."""
 
 import contextlib
-import gzip
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
 import tnctl
@@ -174,18 +172,6 @@ def test_another_conf_is_refused_by_its_keys(run_copy, cli):
     assert "train.batch_size" not in done.line
     assert "overwrite=true" in done.line
     assert state_of(run_copy) == state
-
-
-def test_overwrite_starts_anew(run_copy, cli):
-    (run_copy / "run/notes.txt").write_text("the user's own")
-    train(cli, run_copy, "seed=2", "overwrite=true")
-    assert (run_copy / "run/notes.txt").exists()
-    content = documents.plain(
-        manifest.read(str(checkpoints(run_copy / "run")[0]), CheckpointManifest)
-    )
-    assert content["recipe"]["name"] == "deepfm"
-    done = train(cli, run_copy, "seed=2")
-    assert "finished" in done.err
 
 
 def test_every_row_is_trained_in_every_epoch(workspace, cli):
@@ -528,43 +514,6 @@ def test_a_terminal_sees_it_live_and_ctrl_c_leaves_it_clean(workspace):
         text.splitlines()[-1],
     )
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
-
-
-def as_gzip(path):
-    (path.parent / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-
-
-def as_parquet(path):
-    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-    table = pyarrow.csv.read_csv(path, convert_options=options)
-    names = ("user_id", "item_id", "device", "region", "interests")
-    for name in names:  # texts, as the file has them
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, name, table.column(name).cast(pa.string()))
-    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=700)
-
-
-def test_csv_gzip_parquet_and_many_files_are_one(trained, workspace, cli):
-    clicks = workspace / "clicks"
-    for split in ("train", "validation", "test"):
-        as_gzip(clicks / f"{split}.csv")
-        as_parquet(clicks / f"{split}.csv")
-    header, *lines = (clicks / "train.csv").read_text().splitlines(keepends=True)
-    for number, start in enumerate(range(0, len(lines), 900)):
-        part = "".join([header, *lines[start : start + 900]])
-        (clicks / f"part-{number}.csv").write_text(part)
-    forms = {
-        "gzip": [f"data.{split}={split}.csv.gz" for split in ("train", "validation", "test")],
-        "parquet": [f"data.{split}={split}.parquet" for split in ("train", "validation", "test")]
-        + ["data.format=parquet"],
-        "glob": ["data.train=part-*.csv"],
-    }
-    expected = report_of(trained / "run")
-    weights = weights_of(checkpoints(trained / "run")[0])
-    for form, overrides in forms.items():
-        train(cli, workspace, *overrides, "overwrite=true")
-        assert report_of(workspace / "run") == expected, form
-        assert weights_of(checkpoints(workspace / "run")[0]) == weights, form
 
 
 def test_a_gradient_that_is_not_finite_is_one_line(workspace, cli):

@@ -298,8 +298,7 @@ def test_workers_have_about_as_many_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("workers", "groups"), [
-    *[(2, (count,)) for count in (2, 3, 10, 12, 14, 20, 28, 36)],
-    *[(3, (count,)) for count in (16, 20, 28)],
+    *[(2, (count,)) for count in (2, 3, 14, 36)], (3, (16,)), (3, (28,)),
     (4, (24,)), (7, (100,)), (2, (3, 5, 9, 3)), (3, (1, 1, 10, 7)),
 ])  # fmt: skip
 def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
@@ -490,22 +489,16 @@ def test_a_record_of_many_units_is_short():
     ("key", "value", "words"),
     [
         ("workers", 0, "units.workers"),
-        ("workers", 1 << 16, "units.workers"),
         ("count", 0, "units.count"),
-        ("count", 1 << 25, "units.count"),
         ("sha256", "00", "units.sha256"),
         ("skipped", -1, "units.skipped"),
         ("done", [[3, 2]], "done: [3, 2] is no range"),
         ("done", [[0, 2], [2, 4]], "done: [2, 4] is no range of units after 2"),
-        ("done", [[0, 9]], "done: [0, 9] is no range"),
-        ("done", [[0, 1, 2]], "units.done"),
         ("done", [[-1, 1]], "units.done"),
         ("open", [[9, 0, 0]], "open: unit 9 does not ascend"),
         ("open", [[5, 0, 0], [5, 0, 0]], "open: unit 5 does not ascend"),
         ("open", [[2, 0, 0]], "open: unit 2 is done"),
-        ("open", [[5, -1, 0]], "units.open"),
         ("open", [[5, 0, 2**32]], "units.open"),
-        ("open", [[5, 0]], "units.open"),
     ],
 )
 def test_wrong_records_are_refused(key, value, words):

@@ -288,7 +288,6 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
     ("change", "message"),
     [
         (lambda v: v["slots"]["user_id"].update(seed=3), "slots.user_id: seed is 3"),
-        (lambda v: v["slots"]["item_id"].update(missing="none"), "slots.item_id: missing is none"),
         (
             lambda v: v["slots"]["user_id"].update(ids="modulo", size=100),
             "slots.user_id: ids is modulo",
@@ -307,7 +306,6 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
             lambda v: v.update(recipe={"name": "dcn", "hidden": [16, 8]}),
             "recipe.name is dcn here and was deepfm in .*warm.dense=fresh",
         ),
-        (lambda v: v["recipe"].update(activation="tanh"), "recipe.activation is tanh .*was relu"),
         (
             lambda v: v["optimizer"]["dense"].update(beta1=0.8),
             "dense weights are trained with beta1 0.8 here, and were with beta1 0.9",
@@ -329,11 +327,8 @@ def test_what_would_be_silently_wrong_is_refused(trained, change, message):
     ("keys", "message"),
     [
         ({"rename": {"user_id": "user"}}, r"warm.rename: .*no input 'user'.*'user_id'"),
-        ({"rename": {"user": "user_id"}}, "warm.rename: this conf has no input 'user'"),
         ({"new": ["user"]}, "warm.new: this conf has no input 'user'"),
-        ({"drop": ["user"]}, "warm.drop: .*has no input 'user'"),
         ({"rename": {"user_id": "user_id"}, "drop": ["user_id"]}, "warm.rename and in warm.drop"),
-        ({"rename": {"user_id": "user_id"}, "new": ["user_id"]}, "warm.rename and in warm.new"),
         (
             {"new": ["item_id"], "drop": ["item_id"], "rename": {"user_id": "device"}},
             r"Give warm.new=\[item_id,device\] .* and warm.drop=\[item_id,user_id\], or .*"
@@ -906,17 +901,11 @@ def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
         (("warm.start=nowhere", "output=new"), 1, "is no checkpoint"),
         (("warm.start=run", "output=run", "overwrite=true"), 2, "is in the output of this run"),
         (
-            (f"warm.start=run/checkpoints/step-{STEP:010d}", "output=run", "overwrite=true"),
-            2,
-            "is in the output of this run",
-        ),
-        (
             ("warm.start=run", "+slots.more={column: region}", "output=new", "overwrite=true"),
             2,
             "warm.new=[more]",
         ),
         (("warm.new=[user_id]",), 2, "start=CHECKPOINT"),
-        (("warm.start=run", "warm.optimizer=anew", "output=new"), 2, "optimizer"),
     ):
         done = cli("train", "conf=small.yaml", *arguments, cwd=run_copy)
         assert done.code == code, done.err
