@@ -82,8 +82,10 @@ def _counted(fault: Fault, kind: str, name: str):
     real = getattr(os, name)
 
     def operation(path, *arguments, **keys):
-        if "dir_fd" not in keys:  # as shutil.rmtree has it, of a temporary folder
-            fault.count(kind if name != "mkdir" else "write", path)
+        above = keys.get("dir_fd", keys.get("src_dir_fd"))
+        within = "" if above is None else os.readlink(f"/proc/self/fd/{above}")
+        if "/tnctl." not in within:  # no temporary folder
+            fault.count(kind if name != "mkdir" else "write", os.path.join(within, path))
         return real(path, *arguments, **keys)
 
     return operation

@@ -1,5 +1,6 @@
 """What tnctl takes for its own in a folder, against folders whose every file has a known owner."""
 
+import contextlib
 import errno
 import os
 import random
@@ -270,6 +271,65 @@ def test_a_file_that_came_meanwhile_stays(root):
         commit(inventory)
     assert whole(to) == OLD and (to / "thesis.tex").read_text() == "mine"
     assert sorted(path.name for path in root.iterdir()) == ["graph"]
+
+
+def swap(folder, theirs, kind):
+    """Another process moves a folder away, and puts theirs in its place, or a link to it."""
+    os.rename(folder, f"{folder}-moved")
+    if kind == "link":
+        Path(folder).symlink_to(theirs)
+    else:
+        os.rename(theirs, folder)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_replaces_the_folder_that_is_written_stays(root, capsys, kind, fails):
+    """Its files are whole and of tnctl: only the folder shows that this command made none."""
+    write_graph(str(root / "theirs"), OLD)
+    contents = stored(root / "theirs")
+    with (
+        pytest.raises(Failure, match="disk" if fails else "is another folder now"),
+        outputs.output_folder(str(root / "graph"), GRAPH) as output,
+    ):
+        inventory = output.inventory()
+        inventory.write("saved_model.pb", b"new")
+        commit(inventory)
+        swap(output.folder, root / "theirs", kind)
+        if fails:
+            raise Failure("the disk is full")
+    assert stored(output.folder) == contents
+    assert not (root / "graph").exists()
+    assert f"{output.folder} is another folder now, and stays" in capsys.readouterr().err
+
+
+def test_what_replaces_the_folder_of_a_single_file_stays(root):
+    generated_folders.put(root / "theirs" / outputs.CONTENT, b"theirs")
+    for fails in (True, False):
+        with (
+            pytest.raises(OSError if fails else Failure, match="broken" if fails else "another"),
+            outputs.output_file(str(root / "scores.csv")) as stream,
+        ):
+            stream.write(b"mine")
+            swap(root / ".scores.csv.tnctl-new", root / "theirs", "link")
+            if fails:
+                raise OSError(errno.EIO, "broken")
+        assert stored(root / "theirs") == {outputs.CONTENT: b"theirs"}
+        assert not (root / "scores.csv").exists()
+        (root / ".scores.csv.tnctl-new").unlink()
+        shutil.rmtree(root / ".scores.csv.tnctl-new-moved")
+
+
+@pytest.mark.parametrize(("below", "kind"), [("", "link"), ("", "folder"), ("variables", "link")])
+def test_what_replaces_a_folder_after_it_was_looked_at_stays(root, below, kind):
+    for name in ("graph", "theirs"):
+        write_graph(str(root / name), OLD)
+    surveyed = ownership.survey(str(root / "graph"), GRAPH)
+    contents = stored(root / "theirs" / below)
+    swap(root / "graph" / below, root / "theirs" / below, kind)
+    with contextlib.nullcontext() if below else pytest.raises(Failure, match="another folder now"):
+        ownership.remove(surveyed, GRAPH)
+    assert stored(root / "graph" / below) == contents
 
 
 def test_a_link_to_a_folder_is_written_through(root):

@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from tnctl import files
@@ -16,6 +16,8 @@ from tnctl.errors import Failure
 
 RENAME_EXCHANGE = 2  # of renameat2(2)
 AT_FDCWD = -100
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
+Identity = tuple[int, int]  # device and inode
 
 
 def parents_of(names: Iterable[str]) -> set[str]:
@@ -41,8 +43,56 @@ def contents(folder: str, known: set[str]) -> Iterator[tuple[str, files.Listed]]
                 yield name, entry
 
 
+def identity(folder: str, follow: bool = True) -> Identity | None:
+    """What no other folder of this machine has; None if there is none, and on other storages.
+
+    Unless `follow`, a symbolic link has its own.
+    """
+    local = files.local_path(folder)
+    with files.translated(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if local is not None:
+            status = local.stat(follow_symlinks=follow)
+            return status.st_dev, status.st_ino
+    return None
+
+
+def refuse_other(folder: str, known: Identity | None) -> None:
+    """Raise Failure when another folder, or a link to one, has the name of a known one now."""
+    if identity(folder) not in (None, known):
+        raise _other(folder)
+
+
+def _other(folder: str) -> Failure:
+    return Failure(
+        f"{folder} is another folder now than the one that tnctl wrote or looked at, and stays. "
+        "Move it away, and run the command again"
+    )
+
+
+@contextlib.contextmanager
+def opened(folder: str, known: Identity | None) -> Iterator[int | None]:
+    """The descriptor of a known folder of this machine; None if it is not there any more.
+
+    Raises Failure when another has its name now.
+    """
+    local = files.local_path(folder)
+    if local is None or known is None or not local.exists():
+        yield None
+        return
+    with files.translated(folder):
+        descriptor = os.open(local, FOLDER)
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != known:
+            raise _other(folder)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def remove(
     folder: str,
+    known: Identity | None,
     names: Iterable[str],
     subfolders: Iterable[str] = (),
     last: Iterable[str] = (),
@@ -52,22 +102,46 @@ def remove(
 
     Those are the folders of the files and `subfolders`. The files `last` are removed after them,
     and in the end the folder `itself` if it is empty, unless that is false. Raises Failure, before
-    the files `last` are removed, when an empty subfolder cannot be.
+    the files `last` are removed, when an empty subfolder cannot be; and before anything is, when
+    another folder of this machine has the name of the `known` one now.
     """
     removed = list(names)
-    for name in removed:
-        files.remove_file(files.join(folder, name))
-    emptied = parents_of(removed) | set(subfolders)
-    for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
-        url = files.join(folder, subfolder)
-        files.remove_empty_folder(url)
-        local = files.local_path(url)
-        if local is not None and local.is_dir() and not any(local.iterdir()):
-            raise Failure(f"the empty folder {url} could not be removed. Run the command again")
-    for name in last:
-        files.remove_file(files.join(folder, name))
-    if itself:
-        files.remove_empty_folder(folder)
+    with opened(folder, known) as held:
+        if held is None and files.local_path(folder) is not None:
+            return
+        for name in removed:
+            _remove(files.remove_file, folder, name, held)
+        emptied = parents_of(removed) | set(subfolders)
+        for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
+            _remove(files.remove_empty_folder, folder, subfolder, held)
+            url = files.join(folder, subfolder)
+            local = files.local_path(url)
+            if local is not None and local.is_dir() and not any(local.iterdir()):
+                raise Failure(f"the empty folder {url} could not be removed. Run the command again")
+        for name in last:
+            _remove(files.remove_file, folder, name, held)
+        if itself:
+            refuse_other(folder, known)
+            files.remove_empty_folder(folder)
+
+
+def _remove(
+    remove_it: Callable[[str, int | None], None], folder: str, name: str, held: int | None
+) -> None:
+    """Remove what has a relative name in a folder, which is `held` open if it is of this machine.
+
+    What lies behind a symbolic link stays.
+    """
+    url = files.join(folder, name)
+    with (
+        files.translated(url, "removed"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        contextlib.ExitStack() as way,
+    ):
+        for above in name.split("/")[:-1] if held is not None else ():
+            held = os.open(above, FOLDER | os.O_NOFOLLOW, dir_fd=held)
+            way.callback(os.close, held)
+        remove_it(url, held)
 
 
 def exchange(folder: Path, target: Path) -> bool:

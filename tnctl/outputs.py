@@ -84,16 +84,22 @@ def output_folder(to: str, format: Format, reads: Iterable[str] = ()) -> Iterato
     with writing as (folder, put_in_force):
         claims = Claims(folder, format)
         output = Output(to, folder, claims)
+        # The folder beside the place is the old output after the exchange.
+        made, previous = folders.identity(folder), folders.identity(to)
         try:
             yield output
             if not files.exists(files.join(folder, str(format.manifest))):
                 raise ValueError(f"{folder} was written without its {format.manifest}")
+            folders.refuse_other(folder, made)
             put_in_force(claims)
         except BaseException as error:
             if not output.is_shared:
                 with contextlib.suppress(Failure):
-                    # The folder beside the place is the old output after the exchange.
-                    ownership.remove(ownership.survey(folder, format), format)
+                    content = ownership.survey(folder, format)
+                    if content.identity in (made, previous, None):
+                        ownership.remove(content, format)
+                    else:
+                        say(f"{folder} is another folder now, and stays")
             if isinstance(error, UserError):
                 # The user knows the place, and not the folder beside it.
                 error.args = (str(error).replace(folder, to.rstrip("/")),)
@@ -125,7 +131,11 @@ def refuse_foreign(folder: str, format: Format) -> Survey:
 
 
 def _refuse_new(folder: str, previous: Survey) -> None:
-    """Raise UserError when a folder has other files now: who put them there keeps them."""
+    """Raise UserError when a folder has other files now: who put them there keeps them.
+
+    Raises Failure when it is another folder.
+    """
+    folders.refuse_other(folder, previous.identity)
     for name, _ in folders.contents(folder, set(previous.subfolders)):
         if name not in {*previous.owned, *previous.lists, NEW}:
             raise ownership.foreign_file(folder, name)
@@ -150,7 +160,8 @@ def _beside(to: str, place: Path, format: Format) -> Iterator[Staging]:
             folders.sync(staging)
             switch(str(staging), str(place), previous, format)
 
-    with _held(staging, to):
+    # Held open: some file systems change the inode number of a folder that no process has open.
+    with folders.opened(str(place), previous.identity), _held(staging, to):
         yield str(staging), put_in_force
 
 
@@ -173,12 +184,12 @@ def _restore(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(staging: Path, to: str) -> Iterator[None]:
+def _held(staging: Path, to: str) -> Iterator[int]:
     """An empty folder that no other process writes into; what a killed one left in it is removed.
 
-    It is removed afterwards if it is empty, and so are the folders above it that were made for it.
-    Raises Failure when another process holds it, UserError when it has files that tnctl did not
-    write.
+    It is given by its descriptor. It is removed afterwards if it is empty, and so are the folders
+    above it that were made for it. Raises Failure when another process holds it, UserError when it
+    has files that tnctl did not write.
     """
     created = [above for above in staging.parents if not above.exists()]
 
@@ -193,7 +204,7 @@ def _held(staging: Path, to: str) -> Iterator[None]:
     held = files.take_lock(staging, opened, lambda _: busy)
     try:
         _remove_left_behind(str(staging))
-        yield
+        yield held
     finally:
         os.close(held)
         for emptied in (staging, *created):
@@ -204,7 +215,7 @@ def _remove_left_behind(folder: str) -> None:
     """Empty a folder in which a killed command was writing."""
     names = ownership.read_list(folder)
     for format in FORMATS.values() if names is None else [FORMATS[names.of]]:
-        content = ownership.survey(folder, format)
+        content = ownership.survey(folder, format, follow=False)
         if not content.foreign:
             ownership.remove(content, format, itself=False)
             return
@@ -225,7 +236,7 @@ def _switch_by_name(folder: str, place: str, previous: Survey, format: Format) -
             os.rename(place, aside)
             os.rename(folder, place)
         files.sync(Path(place).parent)
-        folders.remove(aside, previous.owned, previous.subfolders, LISTS)
+        folders.remove(aside, previous.identity, previous.owned, previous.subfolders, LISTS)
         if os.path.exists(aside):
             say(f"{aside} has files that tnctl did not write, and stays")
     Claims(place, format).withdraw()
@@ -242,10 +253,10 @@ def _switch_by_file(folder: str, place: str, previous: Survey, format: Format) -
     claims = Claims(place, format)
     claims.take([*previous.owned, *names])
     outdated = [name for name in previous.owned if name == format.manifest or name not in names]
-    folders.remove(place, outdated, itself=False)
+    folders.remove(place, previous.identity, outdated, itself=False)
     for name in names:
         files.move_file(files.join(folder, name), files.join(place, name))
-    folders.remove(folder, names, content.subfolders, content.lists)
+    folders.remove(folder, content.identity, names, content.subfolders, content.lists)
     claims.withdraw()
 
 
@@ -332,19 +343,20 @@ def check_file(to: str, replace: bool = False, claims: Claims | None = None) -> 
 def _replaced(to: str, place: Path, claim: Callable[[], None]) -> Iterator[IO[bytes]]:
     """A file on this machine, written in a folder beside its place."""
     staging = _named_beside(place, NEW)
-    folder = str(staging)
-    with _held(staging, to):
+    with _held(staging, to) as held:
+        folder, made = str(staging), folders.identity(str(staging))
         Claims(folder, FILE).add([CONTENT])
         content = files.join(folder, CONTENT)
         try:
             with files.open_output(content) as stream:
                 yield stream
+            folders.refuse_other(folder, made)
             with files.translated(to, "written"):
                 if place.exists():
                     shutil.copymode(place, content)
                 claim()
-                os.replace(content, place)
+                os.replace(CONTENT, place, src_dir_fd=held)
                 files.sync(place.parent)
         finally:
             for name in (CONTENT, *LISTS):
-                files.remove_file(files.join(folder, name))
+                files.remove_file(files.join(folder, name), held)

@@ -125,6 +125,7 @@ class Survey:
     foreign: tuple[str, ...]
     subfolders: tuple[str, ...]  # in which files of tnctl are, or can be
     complete: bool  # there is a manifest, and all files that it names are as it says
+    identity: folders.Identity | None  # of the folder that was surveyed
 
 
 class Claims:
@@ -284,12 +285,16 @@ def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
     return None
 
 
-def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Survey:
+def survey(
+    folder: str, format: Format, lists: Collection[str] = LISTS, follow: bool = True
+) -> Survey:
     """Which files of a folder of a format tnctl wrote. Raises Failure for what cannot be read.
 
     Files are read for their checksums, unless one of the `lists` of the folder names them as files
-    that may still have been written to.
+    that may still have been written to. Unless `follow`, no file is removed by this survey if the
+    folder is a symbolic link.
     """
+    identity = folders.identity(folder, follow)
     listed: set[str] = set()
     finished: dict[str, FileEntry] = {}
     for name in lists:
@@ -329,6 +334,7 @@ def survey(folder: str, format: Format, lists: Collection[str] = LISTS) -> Surve
         tuple(sorted(foreign)),
         tuple(subfolders),
         in_manifest is not None and intact == len(entries),
+        identity,
     )
 
 
@@ -378,14 +384,15 @@ def remove(content: Survey, format: Format, itself: bool = True) -> None:
     names, lists = list(content.owned), content.lists
     if not lists and len(names) > 1:
         try:
+            folders.refuse_other(content.folder, content.identity)
             Claims(content.folder, format).take(names)
             lists = LISTS
         except Failure:  # on a full disk: then the manifest is the last to go
             names.reverse()
-    folders.remove(content.folder, names, content.subfolders, lists, itself)
+    folders.remove(content.folder, content.identity, names, content.subfolders, lists, itself)
 
 
 def remove_inner(folder: str, format: Format) -> None:
     """Remove the files of a folder that lies in one that the user names, if it is no link."""
     if not files.is_link(folder):
-        remove(survey(folder, format), format)
+        remove(survey(folder, format, follow=False), format)

@@ -77,24 +77,30 @@ def free_bytes(folder: str | Path) -> int:
         return shutil.disk_usage(place).free
 
 
-def remove_file(url: str) -> None:
-    """Remove one file; of a symbolic link the link. Nothing happens when there is none."""
+def remove_file(url: str, above: int | None = None) -> None:
+    """Remove one file; of a symbolic link the link. Nothing happens when there is none.
+
+    On this machine from the folder with the descriptor `above`, if that is given.
+    """
     local = local_path(url)
     with translated(url, "removed"), contextlib.suppress(FileNotFoundError):
         if local is not None:
-            os.unlink(local)
+            os.unlink(local if above is None else local.name, dir_fd=above)
             return
         system, path = storage(url)
         # Not rm, which takes * and ? in a name for a pattern.
         system.rm_file(path)
 
 
-def remove_empty_folder(url: str) -> None:
-    """Remove a folder that nothing is in; any other stays. Object stores have no folders."""
+def remove_empty_folder(url: str, above: int | None = None) -> None:
+    """Remove a folder that nothing is in; any other stays. Object stores have no folders.
+
+    On this machine from the folder with the descriptor `above`, if that is given.
+    """
     local = local_path(url)
     with translated(url, "removed"), contextlib.suppress(OSError, NotImplementedError):
         if local is not None:
-            os.rmdir(local)
+            os.rmdir(local if above is None else local.name, dir_fd=above)
             return
         system, path = storage(url)
         if system.isdir(path) and not system.ls(path, detail=False):

@@ -179,7 +179,13 @@ def _move(checkpoint: ownership.Survey, to: str) -> None:
         files.write_bytes(files.join(to, manifest.NAME), text)
     for name in sorted(checkpoint.owned, key=lambda name: name == manifest.NAME):
         files.move_file(files.join(checkpoint.folder, name), files.join(to, name))
-    folders.remove(checkpoint.folder, checkpoint.owned, checkpoint.subfolders, checkpoint.lists)
+    folders.remove(
+        checkpoint.folder,
+        checkpoint.identity,
+        checkpoint.owned,
+        checkpoint.subfolders,
+        checkpoint.lists,
+    )
 
 
 def finished(output: str) -> Report | None:
