@@ -4,6 +4,7 @@ Their checksums are made to fit, so that only the types and checks of tnctl stan
 """
 
 import copy
+import hashlib
 import itertools
 import json
 import shutil
