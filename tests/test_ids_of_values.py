@@ -166,7 +166,7 @@ def test_parts_and_elements_are_alone_in_their_rows():
     ("run", "slot", "values", "words"),
     [
         (None, "nam", ["a"], "no slot 'nam'. Did you mean 'name'?"),
-        (None, ["name"], ["a"], "Choose from: bounds, cross"),
+        (None, ["name"], ["a"], "Did you mean 'name'?"),
         (None, "column", ["a"], "no slot 'column'"),
         (None, "name", "a", "values is a list"),
         (None, "name", [["a"]], "values has lists"),
