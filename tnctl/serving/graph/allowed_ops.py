@@ -143,12 +143,12 @@ def check(folder: str, url: str | None = None) -> Any:
 
 
 def _ops(nodes: Any, functions: list[Any]) -> Iterator[tuple[str, str]]:
-    """Each op of a graph and of its functions, with the place that a message names."""
-    for node in nodes:
-        yield node.op, "the graph"
+    """Each op of a graph's functions and of its own nodes, with the place that a message names."""
     for function in functions:
         for node in function.node_def:
             yield node.op, f"function {quoted(function.signature.name)[1:-1]}"
+    for node in nodes:
+        yield node.op, "the graph"
 
 
 def _saver_functions(graph: Any) -> set[str]:
