@@ -65,10 +65,9 @@ from tnctl.cli.completion import SCRIPTS, words
         ("tnctl train bogus.key=", []),
         ("tnctl train data.train=", []),  # files are completed by the shell
         ("tnctl checkpoint list ", []),
-        ("tnctl runs ht", ["html="]),
+        ("tnctl runs met", ["metric="]),
         ("tnctl runs --", ["--json", "--help"]),
         ("tnctl runs metric=lo", ["metric=logloss"]),
-        ("tnctl runs html=x overwrite=t", ["overwrite=true"]),
         ("tnctl checkpoint ver", ["verify"]),
         ("tnctl checkpoint nope ", []),
         ("tnctl checkpoint list --j", ["--json"]),

@@ -197,7 +197,7 @@ def test_more_trials_go_on_where_fewer_ended_and_none_is_left_to_do(
 
 
 def test_a_trial_that_fails_is_tried_again_with_its_values(conf, tmp_path, monkeypatch, capsys):
-    world = World(conf, tmp_path / "failing", trials=8)
+    world = World(conf, tmp_path / "failing", trials=8, prune=False)
     world.broken = {2, 5}
     first, code = world.search(monkeypatch)
     assert code == 1 and first.failed == {2, 5}
@@ -238,7 +238,7 @@ def test_less_is_better_for_some_metrics(conf, tmp_path, monkeypatch):
     evaluation = dataclasses.replace(conf.evaluation, monitor="logloss")
     less = dataclasses.replace(conf, evaluation=evaluation)
     result, _ = World(less, tmp_path / "less", trials=9).search(monkeypatch)
-    assert result.best.value == min(t.value for t in result.trials if t.state == "complete")
+    assert result.best.value == min(t.value for t in result.trials if t.state.name == "COMPLETE")
 
 
 def test_an_undefined_result_is_none(conf, tmp_path, monkeypatch):

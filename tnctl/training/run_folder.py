@@ -66,20 +66,19 @@ def compared(conf: Conf, skipped: Collection[str] = NOT_COMPARED) -> dict[str, A
     return dict(values)
 
 
-def claims_of(conf: Conf) -> Claims:
+def claims_of(output: str) -> Claims:
     """The list of the files that a run has beside its checkpoints.
 
     Raises UserError when there is a file with the name of one of them that is not of a run.
     """
-    claims = Claims(conf.output, RUN)
+    claims = Claims(output, RUN)
     claims.add(RESULTS)
     return claims
 
 
 def finish(claims: Claims) -> None:
     """Record checksums of a run's files at its end: a file that is changed later is the user's."""
-    names = [name for name in RESULTS if name in claims.names]
-    urls = {name: files.join(claims.folder, name) for name in names}
+    urls = {name: files.join(claims.folder, name) for name in RESULTS}
     claims.finish({n: manifest.entry_of(url) for n, url in urls.items() if files.exists(url)})
 
 

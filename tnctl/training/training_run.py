@@ -198,7 +198,7 @@ def begin_run(
     if overwrite:
         run_folder.refuse_foreign(conf.output)
     else:  # before the data is measured: that may take long, and the output be read-only
-        claims, log = run_folder.claims_of(conf), Log(conf.output)
+        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
         days = Daily(conf, record, accept) if daily(conf) else None
@@ -215,7 +215,7 @@ def begin_run(
             if of_first_day.data.source(split) is not None:
                 next(windows(of_first_day, features_of(conf, model), split), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
-        claims, log = run_folder.claims_of(conf), Log(conf.output)
+        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
@@ -238,7 +238,7 @@ def resume_run(
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, accept)
     say(f"resuming from {checkpoint.folder}")
-    claims = run_folder.claims_of(conf)
+    claims = run_folder.claims_of(conf.output)
     has_more_passes = resuming.has_more_passes(conf, checkpoint)
     if has_more_passes:
         # From here on the run is one that is not finished.
