@@ -28,6 +28,7 @@ MASKED = [
     ("https://ali:op/en?#@host/a", "https://***@host/a"),
     ("https://ali:1234@host:80/a", "https://***@host:80/a"),
     ("redis://:open@host/0", "redis://***@host/0"),
+    ("s3://user:password@bucket/a", "s3://***@bucket/a"),
     ("simplecache::https://ali:open@host/a", "simplecache::https://***@host/a"),
     ("zip://a.csv::s3://key:secret@b/c.zip", "zip://a.csv::s3://***@b/c.zip"),
     ("https://host/a?token=open&b=1", "https://host/a?token=***&b=1"),

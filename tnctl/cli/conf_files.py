@@ -115,11 +115,11 @@ def _check_defaults(name: str, defaults: Any) -> None:
     entries = defaults if isinstance(defaults, list) else []
     bases = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
     # A recipe may come first: the schema has no setting of a recipe to reset, but every other key.
-    before = entries[: entries.index("schema")] if "schema" in entries else []
+    first = entries[: entries.index("schema")] if "schema" in entries else []
     refuse_if(
         not bases
         or not all(isinstance(entry, str) or _is_group(entry) for entry in entries)
-        or not all(_is_group(entry) and "recipe" in entry for entry in before),
+        or not all(_is_group(entry) and "recipe" in entry for entry in first),
         f"{name}: its defaults must be a list that begins with schema, or with a conf that names "
         f"it. Entries are {ENTRIES}. {BEGIN}. Received: {_shown(defaults)}",
     )
