@@ -525,13 +525,8 @@ def resealed(folder, content):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c, _: c.update(version=1), "version 1 does not have"),
         (lambda c, _: c.update(version=4), "reads up to 3"),
-        (lambda _, t: t["sketch_files"].pop(), "do not have all hashes"),
-        (lambda _, t: t["tombstone_files"][1].update(first="0" * 16), "should begin at"),
-        (lambda _, t: t["sketch_files"][0].update(bytes=0), "cannot have"),
-        (lambda _, t: t.update(tombstones=t["tombstone_files"][0]), "cannot be"),
-        (lambda _, t: t["sketch_files"].reverse(), "at 0"),
+        (lambda _, t: t["sketch_files"][0].update(bytes=0), "rows or counters need"),
     ],
 )
 def test_manifests_of_several_owners_are_checked(_written, tmp_path, change, said):

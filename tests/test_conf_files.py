@@ -6,7 +6,7 @@ import re
 import pytest
 from conftest import CONF
 
-from tnctl import schema
+from tnctl import limits, schema
 from tnctl.cli import compose
 from tnctl.errors import UserError
 
@@ -16,15 +16,15 @@ REST = CONF.partition("\n")[2]
 OTHER_FORM = "defaults: [schema, {recipe: deepfm}, _self_]\nrecipe: {hidden: {a: 1}}\n"
 FILES = {
     # Its defaults.
-    REST: "does not name the schema",
-    "defaults: []\n" + REST: "does not name the schema",
-    "defaults: [{recipe: lr}, _self_]\n" + REST: "does not name the schema",
+    REST: "a list that begins with schema",
+    "defaults: []\n" + REST: "a list that begins with schema",
+    "defaults: [{recipe: lr}, _self_]\n" + REST: "a list that begins with schema",
     "defaults: [own, _self_]\n" + REST: "name own, which names it",
-    "defaults: schema\n" + REST: "defaults must be a list",
-    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "schema comes after '_self_'",
-    "defaults: [[schema], _self_]\n": "'[schema]' is no entry",
+    "defaults: schema\n" + REST: "its defaults must be a list",
+    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "a list that begins with schema",
+    "defaults: [[schema], _self_]\n": "a list that begins with schema",
     "defaults: [schema, {recipe: 3}]\n": "Entries of defaults are schema",
-    "defaults: [schema, {recipe: lr, data: criteo}]\n": "no entry of defaults",
+    "defaults: [schema, {recipe: lr, data: criteo}]\n": "a list that begins with schema",
     "defaults: [schema, nope, _self_]\n": "name 'nope', and there is no such conf",
     "defaults: [schema, {recipes: lr}]\n": "no group 'recipes'",
     "defaults: [schema, {recipe: lrr}]\n": "no recipe 'lrr'. Did you mean 'lr'?",
@@ -127,7 +127,10 @@ def test_a_wrong_file_of_a_group_or_below(cli, tmp_path):
     assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
     (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
-    assert "base.yaml does not name the schema" in cli("train", "conf=own.yaml", cwd=tmp_path).line
+    assert (
+        "base.yaml: its defaults must be a list that begins"
+        in cli("train", "conf=own.yaml", cwd=tmp_path).line
+    )
 
 
 OVERRIDES = {
@@ -174,6 +177,17 @@ def test_a_file_of_another_name(cli, tmp_path, name):
     (tmp_path / name).write_text(CONF)
     done = cli("train", f"conf={name}", cwd=tmp_path)
     assert done.code == 2 and f"Rename {name}" in done.line
+
+
+def test_a_conf_at_the_limit_of_bytes_and_one_beyond(tmp_path, cli):
+    path = tmp_path / "own.yaml"
+    path.write_text(SLOTS + "#" * (limits.CONF_BYTES - len(SLOTS)))
+    assert cli("train", "conf=own.yaml", "--cfg", "job", cwd=tmp_path).code == 0
+    with path.open("a") as file:
+        file.write("#")
+    done = cli("train", "conf=own.yaml", cwd=tmp_path)
+    assert "own.yaml has 1,048,577 bytes, and a conf at most 1,048,576" in done.line
+    assert done.code == 2
 
 
 def test_plain_values_of_another_form():

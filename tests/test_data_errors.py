@@ -264,7 +264,7 @@ def test_files_of_other_formats_are_known_by_their_beginning(tmp_path):
     refused(conf_of(tmp_path), "a.csv is compressed with zstd", ".zst")
     for end, codec in ((".gz", "gzip"), (".zst", "zstd")):
         (tmp_path / f"a.csv{end}").write_bytes(text)
-        refused(conf_of(tmp_path, f"a.csv{end}"), f"a.csv{end} is not {codec}", "Rename it")
+        refused(conf_of(tmp_path, f"a.csv{end}"), f"a.csv{end} is", f"not {codec} as", "rename it")
     # Text that only begins alike is read.
     (tmp_path / "a.csv").write_bytes(b"PAR1," + text[2:])
     conf = conf_of(tmp_path, slots={"PAR1": Slot()})

@@ -416,10 +416,6 @@ def test_several_workers_recalibrate_too(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.update(version=2), "needs version 3"),
-        (lambda c: c.update(recalibration={}), "needs version 3"),
-        (lambda c: c["recalibration"].update(other=c["recalibration"]["label"]), "heads of key"),
-        (lambda c: c["metrics"].pop("validation"), "metrics.validation"),
         (lambda c: c["recalibration"]["label"].update(slope=0), "slope"),
         (lambda c: c["recalibration"]["label"].update(slope=-1.5), "slope"),
         (lambda c: c["recalibration"]["label"].update(slope=1e39), "slope"),

@@ -149,7 +149,6 @@ WRONG = [
     ("embeddings", ("checkpoint", "sha256"), "0", "key 'checkpoint.sha256'"),
     ("embeddings", ("checkpoint", "step"), -1, "key 'checkpoint.step'"),
     ("embeddings", ("filter", "top"), "3", "key 'filter.top'"),
-    ("embeddings", ("clock", "days"), [[3, 1], [2, 5]], "do not ascend"),
     ("embeddings", ("groups", 0, "group"), "../x", "key 'groups.0.group' should be a name"),
     ("embeddings", ("groups", 0, "group"), "other", "salt of group other"),
     ("embeddings", ("groups", 0, "salt"), "18446744073709551616", "key 'groups.0.salt'"),

@@ -516,12 +516,6 @@ def test_wrong_records_are_refused(key, value, words):
     assert "\n" not in str(refused.value)
 
 
-def test_a_position_has_either_a_window_or_units():
-    units_ = UnitsRecord(workers=2, count=1, sha256="a" * 64)
-    with pytest.raises(ValueError, match="window 1 and offset 0 should be 0"):
-        Position(window=1, units=units_)
-
-
 @pytest.mark.parametrize("name", ["files", "parquet", "bad"])
 def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
     from tnctl.evaluation import split_scoring

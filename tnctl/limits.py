@@ -24,9 +24,6 @@ VOCABULARY_BYTES = 64 << 20
 # Bytes of a conf file. The YAML reader takes some seconds for so many.
 CONF_BYTES = 1 << 20
 
-# Keys and values of a conf file, each alias counted as all that it repeats.
-CONF_VALUES = 100_000
-
 # Bytes of a manifest or another JSON document of a folder: vocabularies may be in it.
 MANIFEST_BYTES = 256 << 20
 

@@ -20,7 +20,7 @@ OF_DATA = frozenset(
      "reference", "separator", "vocabulary", "weight", "weights")
 )  # fmt: skip
 # A user up to the last @ of the host's part; USER:PASSWORD is how messages and docs write one.
-USER = re.compile(r"(https?)?://(?!USER:PASSWORD@)([^/?#\s\"<>]*)@", re.I)
+USER = re.compile(r"((?i:https?))?://(?!USER:PASSWORD@)([^/?#\s\"<>]*)@")
 # A password that has / ? # in it, which should be percent-encoded, up to the last @ of the word. Of
 # what follows a host, digits are its port, and an access point of S3 has a name with colons.
 UNQUOTED = re.compile(

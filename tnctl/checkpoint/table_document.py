@@ -1,6 +1,5 @@
 """What the manifest of a checkpoint says of its tables: docs/formats/checkpoint.md."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -21,12 +20,10 @@ from tnctl.documents import (
 from tnctl.errors import quoted
 from tnctl.optimizer_table import TYPES
 from tnctl.tables import REMOVED_DTYPE, optimizer_kinds, record_dtype
-from tnctl.tables.shards import HASHES_PER_SHARD, SHARDS
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
 LAST_HASH = 2**64 - 1
 ROWS_HEADER_BYTES, TOMBSTONES_HEADER_BYTES, SKETCH_HEADER_BYTES = 32, 16, 16
-SKETCH_UNIT = 256  # bytes: 64 ranges of hashes, 4 lines each
 
 Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
@@ -58,12 +55,6 @@ class Optimizer(_Settings):
         if self.name not in optimizer_kinds.NAMES:
             known = ", ".join(optimizer_kinds.NAMES)
             raise ValueError(f"name {quoted(self.name)} is none of {known}")
-        needed = {"name", "learning_rate", *optimizer_kinds.settings(self.name)}
-        present = plain(self).keys()
-        if lacking := sorted(needed - present):
-            raise ValueError(f"{self.name} lacks its setting {lacking[0]}")
-        if foreign := sorted(present - needed - set(optimizer_kinds.EXTRAS)):
-            raise ValueError(f"{self.name} has no setting {foreign[0]}")
 
     @classmethod
     def of(cls, rule: tables.Optimizer) -> "Optimizer":
@@ -73,10 +64,6 @@ class Optimizer(_Settings):
     def rule(self) -> tables.Optimizer:
         """The update rule that tables take."""
         return tables.Optimizer(**plain(self))
-
-    def dense_states(self) -> tuple[str, ...]:
-        """The states of dense weights, each one float per weight, in order."""
-        return tuple(self.rule().dense_state_names())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,28 +214,6 @@ def check_size(entry: RowsFile | Tombstones | Counters, dtype: np.dtype[Any], st
         )
 
 
-def check_ranges(
-    what: str, entries: Sequence[RowsFile | TombstonesRange | SketchRange], names: str
-) -> None:
-    """Raise ValueError unless files are numbered and have all hashes, range after range.
-
-    `names` is the format of their names, with `number`; `what` names them in the error.
-    """
-    following = 0
-    for number, entry in enumerate(entries):
-        if entry.file != names.format(number=number):
-            raise ValueError(f"{what} have {quoted(entry.file)} at {number}")
-        first, last = entry.hashes
-        if first != following or last < first:
-            raise ValueError(
-                f"{what}: {quoted(entry.file)} has hashes {entry.first} to "
-                f"{entry.last}; it should begin at {following:016x}"
-            )
-        following = last + 1
-    if following != LAST_HASH + 1:
-        raise ValueError(f"{what} do not have all hashes")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table: `rows` and the groups count the rows of the whole chain, `files` have its own.
@@ -270,76 +235,10 @@ class Table:
     tombstone_files: tuple[TombstonesRange, ...] | None = omitted()
     sketch_files: tuple[SketchRange, ...] | None = omitted()
 
-    def __post_init__(self) -> None:
-        self._check_groups()
-        self._check_record()
-        self._check_files()
-
-    def _check_groups(self) -> None:
-        for key, values in (
-            ("slots", self.slots),
-            ("groups' names", [group.name for group in self.groups]),
-            ("groups' numbers", [group.number for group in self.groups]),
-            ("segments", [segment.name for segment in self.segments]),
-            ("segments' outputs", [segment.output for segment in self.segments]),
-        ):
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{key} of {self.name} should be given, each once")
-        if self.rows != (rows := sum(group.rows for group in self.groups)):
-            raise ValueError(
-                f"rows of {self.name} are {self.rows:,}, and those of its groups {rows:,}"
-            )
-        names = {group.name for group in self.groups}
-        if set(self.life.decay or ()) != (names if self.life.shows else set()):
-            raise ValueError(f"life.decay of {self.name} is not of its groups")
-
-    def _check_record(self) -> None:
-        expected = described_record(self.record_dtype)
-        for received, field in zip(self.record, expected, strict=False):
-            if received != field:
-                raise ValueError(
-                    f"record of {self.name} has {quoted(received.name)} of {received.count} "
-                    f"{quoted(received.type)}; segments and optimizers make "
-                    f"{quoted(field.name)} of {field.count} {quoted(field.type)}"
-                )
-        if len(self.record) != len(expected):
-            raise ValueError(
-                f"record of {self.name} has {len(self.record)} fields; segments and optimizers "
-                f"make {len(expected)}"
-            )
-
-    def _check_files(self) -> None:
-        suffix = ".zst" if self.files and self.files[0].file.endswith(".zst") else ""
-        names = f"{self.folder}/{{number:05d}}.rows{suffix}"
-        check_ranges(f"files of {self.name}", self.files, names)
-        self._check_ranges()
-
     @property
     def folder(self) -> str:
         """Where its files are, relative to the checkpoint."""
         return f"tables/{self.name}"
-
-    def _check_ranges(self) -> None:
-        for key, single, ranges in (
-            ("tombstone_files", self.tombstones, self.tombstone_files),
-            ("sketch_files", self.sketch, self.sketch_files),
-        ):
-            name = key.removesuffix("_files").replace("tombstone", "tombstones")
-            if single is not None and single.file != f"{self.folder}/{name}.bin":
-                raise ValueError(f"{name}.bin of {self.name} cannot be {quoted(single.file)}")
-            if ranges is not None:
-                if single is not None:
-                    raise ValueError(f"{self.name} has both {name} and {key}")
-                path = f"{self.folder}/{name}-{{number:05d}}.bin"
-                check_ranges(f"{key} of {self.name}", ranges, path)
-        size = self.sketch_bytes
-        for entry in self.all_sketch_files:
-            first, end = entry.hashes[0], entry.hashes[1] + 1
-            shards = (end - first) // HASHES_PER_SHARD
-            if first % HASHES_PER_SHARD or end % HASHES_PER_SHARD:
-                raise ValueError(f"{quoted(entry.file)} has a part of a shard")
-            if size % SKETCH_UNIT or not size or entry.bytes != size * shards // SHARDS:
-                raise ValueError(f"sketch of {self.name} cannot have {entry.bytes:,} bytes")
 
     @property
     def is_of_one_owner(self) -> bool:

@@ -109,26 +109,22 @@ def check(path: Path, chosen: Mapping[str, str], places: Sequence[Path]) -> list
 
 def _check_defaults(name: str, defaults: Any) -> None:
     """Raise UserError unless defaults begin with the schema, or with a conf that names it."""
-    unnamed = f"{name} does not name the schema, which has the keys of a conf. {BEGIN}"
-    # `read` leaves YAML's null as its text.
-    refuse_if(not defaults or defaults in ("null", "~"), unnamed)
+    entries = defaults if isinstance(defaults, list) else []
+    bases = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
+    # A recipe may come first: the schema has no setting of a recipe to reset, but every other key.
+    first = entries[: entries.index("schema")] if "schema" in entries else []
     refuse_if(
-        not isinstance(defaults, list),
-        f"{name}: defaults must be a list. {BEGIN}. Received: {_shown(defaults)}",
+        not bases
+        or not all(isinstance(entry, str) or _is_group(entry) for entry in entries)
+        or not all(_is_group(entry) and "recipe" in entry for entry in first),
+        f"{name}: its defaults must be a list that begins with schema, or with a conf that names "
+        f"it. Entries are {ENTRIES}. {BEGIN}. Received: {_shown(defaults)}",
     )
-    for entry in defaults:
-        refuse_if(
-            not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(entry) == 1),
-            f"{name}: {_shown(entry)} is no entry of defaults. Those are {ENTRIES}",
-        )
-    refuse_if(all(entry == "_self_" or isinstance(entry, Mapping) for entry in defaults), unnamed)
-    # A recipe may come first: the schema has no setting of a recipe to reset.
-    for entry in defaults[: defaults.index("schema")] if "schema" in defaults else ():
-        refuse_if(
-            isinstance(entry, str) or "recipe" not in entry,
-            f"{name}: schema comes after {_shown(entry)} in its defaults, and would reset every "
-            "key. Put schema first",
-        )
+
+
+def _is_group(entry: Any) -> bool:
+    """Whether an entry of defaults is the choice of a group."""
+    return isinstance(entry, Mapping) and len(entry) == 1
 
 
 def _check_values(file: ConfFile) -> None:
@@ -203,24 +199,9 @@ def read(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"{path.name}: its values are nested too deep. Write them flat") from error
     refuse_if(values is None or values == "", f"{path.name} is empty. {BEGIN}")
-    refuse_if(
-        _count(values, {}) > limits.CONF_VALUES,
-        f"{path.name} has over {limits.CONF_VALUES:,} keys and values, its aliases (*name) counted "
-        "as what they repeat. Leave aliases out, or put lists into files (vocabulary_file)",
-    )
     if not isinstance(values, dict):
         raise UserError(f"{path.name} must hold `key: value`. {BEGIN}. Received: {_shown(values)}")
     return values
-
-
-def _count(value: Any, counted: dict[int, int]) -> int:
-    """The keys and values that a value has in it; `counted` caches lists and mappings, by id()."""
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) not in counted:
-        keys, inner = (len(value), value.values()) if isinstance(value, dict) else (0, value)
-        counted[id(value)] = 1 + keys + sum(_count(entry, counted) for entry in inner)
-    return counted[id(value)]
 
 
 def _shown(value: Any) -> str:

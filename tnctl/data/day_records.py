@@ -80,20 +80,6 @@ class OfInput:
     design_effect: Finite = 1.0
     """the same of the shares of the histogram"""
 
-    def __post_init__(self) -> None:
-        if min(self.coverage_effect, self.length_effect, self.design_effect) < 1:
-            raise ValueError("a design effect is below 1")
-        if not self.histogram:
-            raise ValueError("histogram has no number")
-        if self.edges is not None:
-            if sorted(self.edges) != self.edges:
-                raise ValueError("edges do not ascend")
-            if len(self.histogram) != len(self.edges) + 1:
-                raise ValueError(
-                    f"histogram has {len(self.histogram)} numbers, and there are "
-                    f"{len(self.edges)} edges"
-                )
-
 
 @dataclass(frozen=True)
 class OfDay:
@@ -105,10 +91,6 @@ class OfDay:
     inputs: dict[str, OfInput]
     label_effects: dict[str, Finite] = field(default_factory=dict)
     """the design effects of the means"""
-
-    def __post_init__(self) -> None:
-        if any(effect < 1 for effect in self.label_effects.values()):
-            raise ValueError("label_effects has a number below 1")
 
     def edges(self) -> dict[str, list[float]]:
         """The deciles of numeric inputs, which all days share."""

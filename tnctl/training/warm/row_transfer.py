@@ -13,8 +13,7 @@ from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.checkpoint.table_document import Table
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import DamagedError
-from tnctl.model.layout import EMBEDDING, LINEAR, Layout, plan
+from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.optimizer_table import EXTRAS, KINDS
 from tnctl.tables import (
@@ -204,7 +203,6 @@ class Rows:
         old_layout = plan(pairing.old, checkpoint.statistics)
         self._moves = list(moves(pairing, old_layout, model.layout))
         self._parts = {table.name: table for table in checkpoint.manifest.tables}
-        check_tables(checkpoint, old_layout)
 
     def check(self) -> None:
         """Refuse rows that the new tables would misread or remove at once.
@@ -301,25 +299,6 @@ class Rows:
                     for group, count in inserter.insert(records):
                         row_counts[group] += count
         return row_counts
-
-
-def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
-    """Raise DamagedError unless tables, groups and widths are those that the conf makes."""
-    described = {
-        table.name: (
-            {group.name: group.number for group in table.groups},
-            {segment.name: segment.width for segment in table.segments},
-        )
-        for table in checkpoint.manifest.tables
-    }
-    expected = {}
-    for table in layout.tables:
-        widths = {LINEAR: int(table.linear), EMBEDDING: table.width}
-        present = {name: width for name, width in widths.items() if width}
-        expected[table.name] = (table.groups, present)
-    if described != expected:
-        what = f"{checkpoint.folder} has other tables, groups or widths than its conf makes"
-        raise DamagedError(checkpoint.folder, what, "Take another checkpoint")
 
 
 def rounds(moves: list[Move]) -> Iterator[list[Move]]:
