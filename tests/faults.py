@@ -292,13 +292,13 @@ def run_tests(checkout, tests, seconds):
 class Runner:
     """Runs faults in copies of a checkout, one for each thread."""
 
-    def __init__(self, folder, before):
+    def __init__(self, folder, earlier):
         self.folder = folder
         self.clean = folder / "checkout"
         self.choice = Choice(folder)
         self.killers = {}
-        if before:
-            lines = read_lines(before / "results.jsonl")
+        if earlier:
+            lines = read_lines(earlier / "results.jsonl")
             self.killers = {line["fault"]: line.get("by") for line in lines}
         self.reliable = {}
         self.lock = threading.Lock()
@@ -340,10 +340,10 @@ class Runner:
 
     def result(self, copy, fault):
         """What became of a fault."""
-        found_at = locate(copy, fault)
-        if found_at is None:
+        location = locate(copy, fault)
+        if location is None:
             return {"fault": fault.name, "outcome": "gone"}
-        file, index = found_at
+        file, index = location
         text = file.read_text()
         path = self.clean / file.relative_to(copy)
         known = self.killers.get(fault.name)
