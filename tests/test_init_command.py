@@ -187,3 +187,17 @@ def test_adult_as_it_is(cli, tmp_path):
         assert (report["split"], report["examples"]) == ("test", 16_281)
         areas[name] = report["auc"]
     assert areas["first"] >= areas["adult"] - 0.005
+
+
+@pytest.mark.long
+def test_bank_as_it_is(cli, tmp_path):
+    root = os.environ.get("TNCTL_TEST_DATA")
+    if not root:
+        pytest.skip("TNCTL_TEST_DATA is not set: the folder that has bank/")
+    done = cli("init", f"{Path(root).resolve()}/bank/bank-additional-full.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    conf = "conf=bank-additional-full.yaml"
+    done = cli("train", conf, "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "runs/bank-additional-full/report.json").read_text())
+    assert report["split"] == "test" and report["auc"] > 0.85
