@@ -25,7 +25,7 @@ COMMANDS = {
     "split-graph": ["conf", "checkpoint", "to"],
     "export-embeddings": ["conf", "checkpoint", "to", "format"],
     "verify-serving": ["conf", "checkpoint", "graph", "embeddings"],
-    "runs": ["html", "metric", "overwrite"],
+    "runs": ["metric"],
     "checkpoint": ["to", "keep", "yes"],
     "completion": [],
 }

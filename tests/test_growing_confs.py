@@ -1,7 +1,6 @@
 """A saved conf that lacks a key has the value that the version without the key worked by."""
 
 import copy
-import dataclasses
 import importlib
 import json
 from pathlib import Path
@@ -16,7 +15,7 @@ from tnctl.errors import UserError
 from tnctl.model.recipe_settings import defaults_of
 from tnctl.schema import keys
 from tnctl.schema import values as values_module
-from tnctl.training.search import record
+from tnctl.training.search import study
 
 GOLDEN = Path(__file__).parent / "golden"
 SAVED = {
@@ -83,7 +82,7 @@ def test_what_a_key_meant_when_it_was_absent(monkeypatch):
 
 
 def test_what_is_no_conf_stays_to_be_seen():
-    """The conf of a search's record is only known to be plain values."""
+    """The conf of a search's study is only known to be plain values."""
     full = completed({"slots": 3, "train": {"unknown": 1}, "recipe": {"name": []}, "more": {}})
     assert full["slots"] == 3 and full["train"]["unknown"] == 1 and full["more"] == {}
     assert full["recipe"] == {"name": []}
@@ -137,15 +136,11 @@ def test_no_default_changes(monkeypatch):
 
 def test_a_search_whose_conf_lacks_keys_goes_on():
     values = saved_conf.conf_to_json(schema.from_values(completed(SAVED)))
-    wanted = record.Description(
-        parameters=(), seed=1, monitor="auc", greater_is_better=True, conf=values
-    )
-    kept = dataclasses.replace(wanted, conf=copy.deepcopy(values))
+    wanted = {"parameters": [], "seed": 1, "conf": values}
+    kept = copy.deepcopy(wanted)
     for key in ("crosses", "slots.a.keep", "train.epochs", "recipe.layers"):
-        without(kept.conf, key)
-    record.refuse_other_search(kept, wanted)
-    changed = dataclasses.replace(
-        wanted, conf={**values, "train": {**values["train"], "epochs": 2}}
-    )
+        without(kept["conf"], key)
+    study.refuse_other_search(kept, wanted)
+    changed = {**wanted, "conf": {**values, "train": {**values["train"], "epochs": 2}}}
     with pytest.raises(UserError, match=r"these differ: train\.epochs\."):
-        record.refuse_other_search(kept, changed)
+        study.refuse_other_search(kept, changed)
