@@ -43,14 +43,13 @@ def opened(monkeypatch):
 
         monkeypatch.setattr(files.InputFile, name, reading)
 
+    monkeypatch.setattr(files.InputFile, "bytes_read", 0, raising=False)
     counted("read", len)
     counted("readinto", int)
 
     def open_input(*arguments, **options):
-        stream = plain(*arguments, **options)
-        stream.bytes_read = 0
-        streams.append(stream)
-        return stream
+        streams.append(plain(*arguments, **options))
+        return streams[-1]
 
     monkeypatch.setattr(files, "open_input", open_input)
     return streams
