@@ -84,19 +84,6 @@ ASYNC = ["cluster.mode=async"]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_is_stopped_too_long(parts, rank):
-    with Scheduled(parts, own(), *ASYNC, timeout=5) as training:
-        training.until_saved()
-        os.kill(training.commands[rank].worker(), signal.SIGSTOP)
-        assert training.wait() == [0, 0], training.said
-    said = [command.said for command in training.commands]
-    assert re.search(rf"worker {rank} was stopped for \d\.\d s: all workers start", said[rank])
-    assert f"worker {1 - rank} has lost another one: all workers start" in said[1 - rank]
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("mode", [[], ASYNC], ids=["sync", "async"])
 def test_a_command_is_killed_and_started_again_by_its_scheduler(parts, mode):
     """At the same address, which must not make the others take it for the process before."""
