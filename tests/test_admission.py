@@ -322,4 +322,3 @@ def test_an_evicted_id_keeps_its_count(counting: bool) -> None:
     assert train(table, batch, again, 10)[0, WIDTH : 2 * WIDTH].any()
     figures = table.figures(5)
     assert (figures.rows, figures.admitted, figures.evicted, figures.waiting) == (1, 2, 1, 1)
-

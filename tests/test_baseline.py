@@ -1,15 +1,12 @@
 """`baseline=true`: boosted trees on the rows of a run, beside its recipe in the report."""
 
 import collections
-import dataclasses
 import json
 import math
 import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import tnctl
@@ -17,13 +14,12 @@ from tnctl import memory_limits
 from tnctl.data import statistics
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure, UserError
-from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import auc
 from tnctl.memory_limits import Limit
 from tnctl.model import building
 from tnctl.schema import Slot
 from tnctl.tables.columns import mix64
-from tnctl.training.baseline import baseline_of, baseline_run, boosted_trees, tree_columns
+from tnctl.training.baseline import baseline_of, baseline_run, boosted_trees
 from tnctl.training.baseline.row_sample import SALT, RowSample
 from tnctl.training.baseline.tree_columns import CATEGORIES, VALUES, TreeColumns
 

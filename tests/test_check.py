@@ -11,15 +11,11 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import schema
 from tnctl.cli.check import short, span
-from tnctl.data.batches import Batch
 from tnctl.data.id_growth import growth
-from tnctl.data.row_estimates import RowCount
-from tnctl.data.statistics import Statistics
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training import forecast, loop, sample_ids
+from tnctl.training import forecast, loop
 from tnctl.training.forecast import INDEX_BYTES
 from tnctl.training.sample_ids import first_met
 
@@ -221,7 +217,6 @@ def test_warnings(cli, workspace):
 
 
 def test_memory_that_the_machine_does_not_have(cli, workspace, monkeypatch):
-    from tnctl.training import forecast
 
     monkeypatch.setattr(forecast, "memory_of_machine", lambda: 1000)
     checked = check(cli, workspace, "conf=small.yaml")

@@ -187,16 +187,6 @@ def test_a_plus_adds_a_name(cli, tmp_path, argument, path, value):
     assert composed["slots"]["user_id"]["pooling"] == "sum"
 
 
-def test_keys_of_a_new_name_add_up(cli, tmp_path):
-    done = cli(
-        "train", "conf=deepfm", "+slots.new.column=x", "+slots.new.pooling=mean",
-        "slots.new.width=3", "--cfg", "job", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    new = yaml.safe_load(done.out)["slots"]["new"]
-    assert (new["column"], new["pooling"], new["width"]) == ("x", "mean", 3)
-
-
 def test_another_recipe_leaves_out_what_it_does_not_have(cli, tmp_path):
     (tmp_path / "mine.py").write_text("def build(inputs, *, depth: int = 2): ...\n")
     for override, recipe in (
@@ -210,17 +200,6 @@ def test_another_recipe_leaves_out_what_it_does_not_have(cli, tmp_path):
     assert "'depth'" in cli(
         "train", "conf=deepfm", "recipe=mine.py", "recipe.dept=3", cwd=tmp_path
     ).line  # fmt: skip
-
-
-def test_a_conf_of_ones_own_starts_from_a_shipped_one(cli, tmp_path):
-    (tmp_path / "my").mkdir()
-    (tmp_path / "my/run.yaml").write_text("defaults: [deepfm, _self_]\ntrain: {batch_size: 33}\n")
-    done = cli("train", "conf=my/run.yaml", "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
-    composed = yaml.safe_load(done.out)
-    assert composed["train"]["batch_size"] == 33
-    assert composed["recipe"]["hidden"] == [64, 32]
-    assert composed["data"]["format"] == "generated"
 
 
 def test_ones_own_file_wins_over_a_shipped_one_of_its_name(cli, tmp_path):
@@ -426,13 +405,6 @@ def test_a_setting_is_compared_without_its_section(cli, tmp_path):
     done = cli(*CLI, "recipe.dim=3", cwd=tmp_path)
     assert "no setting 'dim'" in done.line
     assert "Did you mean" not in done.line
-
-
-def test_a_mistake_is_one_line_of_a_real_process(process, tmp_path):
-    """TensorFlow's own lines, which come from C++, too."""
-    done = process(*CLI, "+recipe.x=1", cwd=tmp_path)
-    assert done.code == 2
-    assert done.line.startswith("tnctl")
 
 
 PATHS = ["{day}", "day=2024-01-01/", "part-[0-9]", "?a=b", "#"]

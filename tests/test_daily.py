@@ -1,13 +1,8 @@
 """Daily training: the days that there are, and `train` day by day, from outside."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from datetime import date
 from pathlib import Path
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
 import threading
 

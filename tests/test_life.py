@@ -4,8 +4,6 @@ import collections
 import csv
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np

@@ -1,6 +1,5 @@
 """A row's life in the C table, against a model in plain Python: counts, days, removal, memory."""
 
-import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,5 @@
 """Every optimizer and extra against models in plain float64; `updates: all` against Keras."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

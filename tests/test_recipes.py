@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
