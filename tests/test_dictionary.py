@@ -6,7 +6,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,20 +159,6 @@ def test_the_example_of_the_page(tmp_path):
     assert done.stdout == "[0.5, -2.0]\n", done.stderr
 
 
-def test_records_as_they_are(small):
-    path, _, ids, rows = small
-    dictionary = Dictionary(path)
-    hashes = mix64(ids ^ np.uint64(SALT))
-    order = np.argsort(hashes)
-    for first, n in [(0, len(ids)), (10, 5), (len(ids), 0)]:
-        got = dictionary.records(first, n)
-        assert (got[0] == hashes[order][first : first + n]).all()
-        assert not got[1].any() and got[1].dtype == bool
-        assert got[2].tobytes() == rows[order][first : first + n].tobytes()
-    with pytest.raises(ValueError, match="records 990 to 1010 of"):
-        dictionary.records(990, 20)
-
-
 def test_a_stack_of_deltas(tmp_path):
     """Nine layers against a dict of what was written last."""
     rng = np.random.default_rng(8)
@@ -320,27 +305,6 @@ def test_an_index_that_is_not_there_is_made(small):
     ):
         with pytest.raises(ValueError, match="is closed"):
             call()
-
-
-def test_what_a_lookup_takes(small):
-    dictionary = Dictionary(*small[:2])
-    with pytest.raises(TypeError, match="uint64"):
-        dictionary.lookup(small[2].astype(np.int64))
-    with pytest.raises(ValueError, match="contiguous"):
-        dictionary.lookup(small[2][::2])
-    assert dictionary.lookup(small[2][:0])[0].shape == (0, 9)
-
-
-def test_opening_takes_no_time(tmp_path):
-    rng = np.random.default_rng(2)
-    ids = some_ids(rng, 300_000)
-    paths = write(tmp_path / "large", ids, some_rows(rng, len(ids))[0])
-    taken = []
-    for _ in range(20):
-        start = time.perf_counter()
-        Dictionary(*paths).close()
-        taken.append(time.perf_counter() - start)
-    assert min(taken) < 1e-3
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
