@@ -91,21 +91,6 @@ def test_values_are_missing_and_lists_are_long_in_all_rows(first):
     assert 0.15 < column(table, "label").mean() < 0.35
 
 
-def test_what_belongs_to_an_id_stays_with_it(table):
-    """An item has one category, price, rating and list of tags; a user one age band, one city."""
-    lists = {"tags": list(map(tuple, table["tags"].to_pylist()))}
-    for owner, names in (("item_id", ("category", "price", "rating", "tags")),
-                         ("user_id", ("age_band", "city"))):  # fmt: skip
-        owners = table[owner].to_pylist()
-        for name in names:
-            values = lists.get(name) or table[name].to_pylist()
-            known = {}
-            for who, value in zip(owners, values, strict=True):
-                if name != "city" or value is not None:
-                    assert known.setdefault(who, value) == value
-            assert len(set(known.values())) > 5
-
-
 def test_labels_follow_the_planted_truth(table):
     labels = column(table, "label")
     calibrated(column(table, "planted"), labels)

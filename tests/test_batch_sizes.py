@@ -15,7 +15,6 @@ from tnctl.cluster.workers.share import Share
 from tnctl.data import batch_sizes, generated
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, Stopped
-from tnctl.evaluation.inference import Inference
 from tnctl.training import training_run
 from tnctl.training.step import TrainingStep
 
@@ -139,14 +138,6 @@ def test_a_run_that_is_resumed_keeps_its_batch_size(cli, workspace, monkeypatch)
     assert "train.batch_size" in train(cli, workspace, "train.batch_size=64", code=2).line
 
 
-def test_a_run_with_a_number_by_hand_goes_on_without_it(cli, workspace):
-    train(cli, workspace, "train.batch_size=300")
-    assert "finished" in train(cli, workspace).err
-    train(cli, workspace, "train.epochs=2")
-    report = json.loads((workspace / "run/report.json").read_text())
-    assert saved_size(workspace) == 300 and report["steps"] == 20
-
-
 def test_the_first_day_decides(cli, workspace):
     header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
     daily = CONF.replace("train: train.csv", 'train: "{day}.csv"')
@@ -196,19 +187,3 @@ def test_workers_train_with_the_batch_size_of_worker_0(workspace, monkeypatch):
     monkeypatch.setattr(batch_sizes.row_estimates, "count_rows", None)
     _, errors = cluster_in_one_process.train_together(more, 2)
     assert not errors and sizes == [32] * 4
-
-
-def test_evaluating_takes_the_size_of_the_model(cli, workspace, monkeypatch):
-    """With the checkpoint's conf and with a composed one."""
-    train(cli, workspace)
-    sizes, init = [], Inference.__init__
-
-    def noting(self, model, batch_size, *arguments):
-        sizes.append(batch_size)
-        init(self, model, batch_size, *arguments)
-
-    monkeypatch.setattr(Inference, "__init__", noting)
-    for named in (["output=run"], ["conf=small.yaml", *TRAIN[2:5]]):
-        done = cli("evaluate", *named, "data.test=validation.csv", cwd=workspace)
-        assert done.code == 0, done.err
-    assert sizes == [32, 32]

@@ -119,17 +119,6 @@ def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
     assert trained_once(training.run) and "Traceback" not in training.said
 
 
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_hung_worker_is_killed_and_all_start_again(parts):
-    with Training(parts, timeout=5) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGSTOP)
-        assert training.wait() == 0, training.said
-    assert re.search("worker 1 (has been silent|was stopped) for ", training.said)
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
 class Assigned:
     """What a supervisor gives to a worker, here in the process of the test."""
 

@@ -206,45 +206,6 @@ def test_other_dictionaries_are_not_stacked(tmp_path, small):
             DictionaryStack([delta, base])
 
 
-def writer(out, **changed):
-    given = {"linear": True, "width": 8, "cvm": False, "precision": "float32", "stride": 36}
-    given |= {"salt": SALT, "records": 3, "removed": 0, "delta": False} | changed
-    return DictionaryWriter(out.extend, **given)
-
-
-def test_what_a_writer_refuses():
-    hashes, payload = np.array([1, 2, 3], np.uint64), np.zeros((3, 36), np.uint8)
-    for given in [[1, 3, 2], [1, 2, 2]]:
-        with pytest.raises(ValueError, match="hashes do not ascend"):
-            writer(bytearray()).add(np.array(given, np.uint64), payload)
-    two = writer(bytearray())
-    two.add(hashes[1:2], payload[:1])
-    with pytest.raises(ValueError, match="hashes do not ascend"):
-        two.add(hashes[:2], payload[:2])
-    with pytest.raises(ValueError, match="more than the 2 records"):
-        writer(bytearray(), records=2).add(hashes, payload)
-    few = writer(bytearray())
-    few.add(hashes[:2], payload[:2])
-    with pytest.raises(ValueError, match="missing: 1 records"):
-        few.finish()
-    kept = writer(bytearray(), delta=True, removed=2)
-    kept.add(hashes, payload, np.array([True, False, False]))
-    with pytest.raises(ValueError, match="1 removed ones"):
-        kept.finish()
-    with pytest.raises(ValueError, match="only a delta"):
-        writer(bytearray()).add(hashes, payload, np.array([True, False, False]))
-    with pytest.raises(ValueError, match=r"payloads of \[3, 36\]"):
-        writer(bytearray()).add(hashes, payload[:, :32])
-    for wrong, why in [
-        ({"stride": 40}, "do not have 40 bytes"),
-        ({"precision": "int4"}, "int4"),
-        ({"removed": 1}, "1 of them removed"),
-        ({"records": 2**32}, "4294967296 records"),
-    ]:
-        with pytest.raises(ValueError, match=why):
-            writer(bytearray(), **wrong)
-
-
 def test_what_is_not_right_is_told_when_opened(tmp_path, small):
     path, index, _, _ = small
     whole = Path(path).read_bytes()

@@ -354,22 +354,6 @@ def test_mutated_keys_are_refused_or_found() -> None:
     assert len(table_records) == table.rows and np.isfinite(table_records["embedding"]).all()
 
 
-def test_the_limit_of_gradients_is_divided_by_the_ranks() -> None:
-    for ranks in (1, 3):
-        worker = KeyWorkspace(make_table(), [SlotPlan(0, "sum", 0)], ranks)
-        offsets = np.arange(2, dtype=np.uint32)
-        worker.number_keys(np.ones(1, np.uint64), offsets, 1, ALL)
-        worker.set_rows([np.zeros(4, np.float32)])
-        gradients = [np.zeros((1, 1), np.float32), np.full((1, 3), 2.0**57, np.float32)]
-        if ranks == 1:
-            worker.accumulate(gradients)
-        else:
-            with pytest.raises(NotFiniteError):
-                worker.accumulate(gradients)
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        KeyWorkspace(make_table(), SLOTS, 65)
-
-
 # ---- Dense slices -------------------------------------------------------------
 
 

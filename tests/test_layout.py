@@ -11,7 +11,6 @@ from tnctl import schema
 from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
-from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
 from tnctl.training.step import TrainingStep
@@ -148,20 +147,6 @@ def test_the_places_of_all_kinds_of_slots(tmp_path):
     assert layout.numeric_columns == {"price": (18, 1), "vector": (19, 2), "hot": (21, 4)}
     assert layout.width == 25 and layout.sequences_width == 6
     assert [table.cells for table in layout.tables] == [6, 1, 1, 1, 1, 1]
-
-
-def test_logits_are_the_sum_of_all_inputs(tmp_path):
-    model = building.build(conf_of(tmp_path), Statistics())
-    step = TrainingStep(model, 5)
-    for seed in range(3):
-        batch = batch_of(model, 5, seed)
-        batch.numeric *= 0.1
-        # Rows exist before the step is watched, so that they can be looked up.
-        step(batch)
-        expected = logits_of(model, batch)
-        inference = Inference(model, 5)
-        np.testing.assert_allclose(inference(batch)[:, 0], expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(step(batch).logits[:, 0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [5, 3])

@@ -345,13 +345,6 @@ def test_a_head_has_only_what_it_needs(split, whole, frozen):
     assert content["linear"]["adds"] == []
 
 
-def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
-    content = described(split("head=ctr", "golden=0"))
-    assert content["linear"] == described(whole)["linear"]
-    assert content["slots"] == described(whole)["slots"]
-    assert content["numeric"] == {}
-
-
 @pytest.mark.long
 def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
     inputs = golden_of(whole).inputs(document(whole))

@@ -540,7 +540,6 @@ SLOTS = [
     for name in ("user_id", "item_id", "device", "region", "interests", "price_range")
 ]
 NUMERIC = ["~numeric.price", "~numeric.quality"]
-LR = ["recipe.name=lr", "~recipe.hidden", "~recipe.activation", "embedding.width=0"]
 
 
 def test_a_recipe_without_the_inputs_it_needs(workspace, cli):
