@@ -15,7 +15,6 @@ from tnctl.cluster.workers.share import Share
 from tnctl.data import batch_sizes, generated
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, Stopped
-from tnctl.training import training_run
 from tnctl.training.step import TrainingStep
 
 TRAIN = ["train", "conf=small.yaml", "output=run", "recipe=lr", "train.batch_size=null",
@@ -83,15 +82,6 @@ def test_without_a_number_of_rows_it_is_the_largest(monkeypatch, broken):
     choice = batch_sizes.chosen(conf_of())
     assert (choice.batch_size, choice.rows) == (4096, None)
     assert choice.sentence == "train.batch_size=4096: the number of rows is unknown"
-
-
-def test_a_number_that_is_given_is_kept(monkeypatch):
-    conf = conf_of(batch_size=7)
-    assert batch_sizes.sized(conf, 32) is conf
-    saved = {"train": {"batch_size": 9}, "paths": {"folder": "/confs"}}
-    assert batch_sizes.as_saved(conf, saved) is conf
-    monkeypatch.setattr(training_run, "chosen", None)
-    assert training_run.with_batch_size(conf, conf) is conf
 
 
 def train(cli, folder, *more, code=0):

@@ -40,3 +40,25 @@ def test_they_come_when_asked_for_and_change_nothing():
     for names in (generated.PURCHASES, generated.HISTORIES):
         part = generated.rows(1500, 1600, names[:1]).select(names)
         assert part.equals(whole.select(names).slice(500, 100))
+
+
+def test_purchases_follow_clicks_by_the_planted_truth():
+    table = generated.rows(0, ROWS)
+    label, purchase = column(table, "label"), column(table, "purchase")
+    assert not (purchase > label).any()
+    assert 0.04 < purchase.mean() < 0.1
+    calibrated(column(table, "planted_purchase"), purchase)
+
+
+def test_histories_tell_what_is_planted():
+    table = generated.rows(0, ROWS)
+    label, history = column(table, "label"), table["history"].combine_chunks()
+    lengths = np.diff(history.offsets.to_numpy())
+    assert set(lengths) == set(range(generated.HISTORY + 1))
+    known = set(table["item_id"].to_pylist())
+    assert set(history.flatten().to_pylist()) <= known
+    seen, blind = column(table, "planted_history"), column(table, "planted")
+    assert (seen[lengths == 0] == blind[lengths == 0]).all()
+    calibrated(seen, label)
+    # What a history is worth, beside all the rest.
+    assert auc(seen, label) > auc(blind, label) + 0.02

@@ -175,33 +175,6 @@ def test_a_step_moves_each_row_by_its_share(tmp_path, rows):
         np.testing.assert_allclose(after, before[key] - rates * gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_rate_factor_reaches_every_table(tmp_path):
-    model = building.build(conf_of(tmp_path), Statistics())
-    step = TrainingStep(model, 5)
-    batch = batch_of(model, 5, 1)
-    step(batch)
-    step.rate_factor = 0.0
-    records = [part.tobytes() for table in model.tables for part in table.records()]
-    model.tables[0].set_step(1)
-    step(batch)
-    weights = [
-        {name: part[name].tobytes() for name in ("linear", "embedding") if name in part.dtype.names}
-        for table in model.tables
-        for part in table.records()
-    ]
-    step.rate_factor = 1.0
-    assert records and weights
-    step(batch)
-    moved = [
-        {name: part[name].tobytes() for name in ("linear", "embedding") if name in part.dtype.names}
-        for table in model.tables
-        for part in table.records()
-    ]
-    frozen = [table.kind.frozen for table in model.layout.tables]
-    for array, other, is_frozen in zip(weights, moved, frozen, strict=True):
-        assert (array == other) == is_frozen
-
-
 def test_one_width_where_a_recipe_needs_it(tmp_path):
     conf = conf_of(tmp_path)
     conf.recipe = {"name": "deepfm", "hidden": [2]}

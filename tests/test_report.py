@@ -1,7 +1,6 @@
 """report.html: well-formed, on its own, and true to report.json and log.jsonl."""
 
 import json
-import math
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -10,7 +9,6 @@ from xml.etree import ElementTree
 import pytest
 
 from tnctl.training.report import LogLine, Report
-from tnctl.training.report.charts import Series, lines
 from tnctl.training.report.fragments import Markup, fill, fragments
 from tnctl.training.report.page import InputRow, render
 
@@ -188,18 +186,6 @@ def test_every_text_that_is_filled_in_is_escaped():
             values.popitem()
             with pytest.raises(KeyError):
                 fill(name, **values)
-
-
-def test_the_charts_data_is_what_was_given():
-    html = lines("loss", "step", [Series("a", [(1, 0.5), (2, 0.25)], 1), Series("none", [], 2)])
-    figure = ElementTree.fromstring(html)
-    data = json.loads(figure.find("svg").get("data-series"))
-    assert [curve["name"] for curve in data] == ["a"]
-    assert [at[2:] for at in data[0]["at"]] == [[1, 0.5], [2, 0.25]]
-    assert lines("loss", "step", [Series("none", [], 1)]) == ""
-    assert lines("loss", "step", [Series("nan", [(1, math.nan)], 1)]) == ""
-    # A single point is a dot, for it is no line.
-    assert "<circle" in lines("loss", "step", [Series("one", [(5, 0.5)], 1)])
 
 
 def test_a_runs_page(trained):
