@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -266,6 +267,18 @@ def test_an_index_that_is_not_there_is_made(small):
     ):
         with pytest.raises(ValueError, match="is closed"):
             call()
+
+
+def test_opening_takes_no_time(tmp_path):
+    rng = np.random.default_rng(2)
+    ids = some_ids(rng, 300_000)
+    paths = write(tmp_path / "large", ids, some_rows(rng, len(ids))[0])
+    taken = []
+    for _ in range(20):
+        start = time.perf_counter()
+        Dictionary(*paths).close()
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 1e-3
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
