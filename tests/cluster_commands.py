@@ -29,21 +29,6 @@ os.register_at_fork(after_in_child=begin)
 if "tnctl.cli.worker" in sys.orig_argv:
     begin()
 """
-# Put before all modules of a worker: does something to it at a step of the training.
-AT_A_STEP = """
-import json, os, sys, threading, time
-rank, step, action = int(os.environ["RANK"]), int(os.environ["STEP"]), os.environ["ACTION"]
-def patch():
-    while not hasattr(sys.modules.get("tnctl.cluster.workers.share"), "Share"):
-        time.sleep(0.005)
-    share = sys.modules["tnctl.cluster.workers.share"].Share
-    train = share.train
-    def at_step(self, rate_factor):
-        if self.node.rank == rank and self.parameters.steps + 1 == step:
-            exec(action)
-        train(self, rate_factor)
-    share.train = at_step
-""" + IN_WORKERS.format(call="patch")  # fmt: skip
 
 
 def split_training_data(folder):
@@ -155,14 +140,6 @@ def trained_once(run, epochs=EPOCHS):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     logged = [line["examples"] for line in lines if line["event"] == "epoch"]
     return [epoch["examples"] for epoch in report["epochs"]] == [ROWS] * epochs == logged
-
-
-def action_at_a_step(folder, rank, step, action):
-    """The environment of a training in which a worker does something before a step."""
-    packages = folder / "patched"
-    packages.mkdir(exist_ok=True)
-    (packages / "sitecustomize.py").write_text(AT_A_STEP)
-    return {"PYTHONPATH": str(packages), "RANK": str(rank), "STEP": str(step), "ACTION": action}
 
 
 def until(condition, seconds=SECONDS):

@@ -214,25 +214,6 @@ def test_later_passes_over_the_same_examples_count_nothing(threads: int) -> None
     assert 0 < table.rows < len(model.counts)
 
 
-def test_a_waiting_id_reads_zeros_and_takes_no_gradient_within_a_batch() -> None:
-    """The second occurrence makes the row: the first, of the same batch, does not see it."""
-    table, batch = new_table(2)
-    counts = np.zeros(len(SLOTS) * 4, np.uint32)
-    counts[1 :: len(SLOTS)] = [1, 2, 0, 4]  # ids of slot 1, of group 5, in 4 examples
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
-    ids = np.array([9, 9, 10, 9, 9, 10, 11], np.uint64)
-    gradients = np.ones((4, len(SLOTS) * WIDTH), np.float32)
-    read = train(table, batch, Cells(ids, offsets, gradients), 1)[:, WIDTH : 2 * WIDTH]
-    nine, ten = start_of(table, 5, 9), start_of(table, 5, 10)
-    assert not read[0].any() and not read[2].any()
-    np.testing.assert_allclose(read[1], nine / 2)
-    np.testing.assert_allclose(read[3], (nine + nine + ten) / 4)
-    assert batch.rows == table.rows == 2
-    np.testing.assert_allclose(weights_of(table, 5, 9), nine - 0.5 - 0.25 - 0.25, rtol=1e-6)
-    np.testing.assert_allclose(weights_of(table, 5, 10), ten - 0.25, rtol=1e-6)
-    assert table.lookup(5, 11) is None
-
-
 def test_a_gradient_that_reaches_no_row_may_be_anything() -> None:
     table, batch = new_table(1)
     cells = Cells(
@@ -245,17 +226,6 @@ def test_a_gradient_that_reaches_no_row_may_be_anything() -> None:
         assert not np.isnan(train(table, batch, cells, step)).any()
     assert table.rows == 1
     np.testing.assert_allclose(weights_of(table, 5, 1), start_of(table, 5, 1) - 1, rtol=1e-6)
-
-
-def test_reading_counts_nothing() -> None:
-    table, batch = new_table(2)
-    cells = some_cells(np.random.default_rng(5))
-    for _ in range(3):
-        out = np.full_like(cells.gradients, np.nan)
-        batch.find(cells.ids, cells.offsets, cells.examples, insert=False)
-        batch.gather([out])
-        assert not out.any()
-    assert table.rows == 0 and not table.sketch.any()
 
 
 @pytest.mark.parametrize("life", [Life(admit_after=255), Life(admit_probability=1e-9)])
@@ -352,18 +322,3 @@ def test_an_evicted_id_keeps_its_count(counting: bool) -> None:
     assert train(table, batch, again, 10)[0, WIDTH : 2 * WIDTH].any()
     figures = table.figures(5)
     assert (figures.rows, figures.admitted, figures.evicted, figures.waiting) == (1, 2, 1, 1)
-
-
-# ---- Refusals --------------------------------------------------------------
-
-
-def test_a_rule_needs_a_sketch() -> None:
-    segment = Segment("embedding", WIDTH, "concat", Optimizer("sgd", learning_rate=1.0))
-    table = SparseTable([segment], SEED, Pool(1))
-    table.add_group(0, "item", [Initial("zeros", 0.0)])
-    table.set_life(0, Life())
-    assert table.sketch.size == 0
-    with pytest.raises(ValueError, match="out of its range"):
-        table.set_life(0, Life(admit_after=2))
-    with pytest.raises(ValueError, match="out of its range"):
-        SparseTable([segment], SEED, Pool(1), sketch_bytes=255)

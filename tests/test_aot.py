@@ -127,39 +127,6 @@ def test_the_program_gives_the_scores_of_golden_rows(served, program):
         np.testing.assert_allclose(predictions, 1 / (1 + np.exp(-logits)), rtol=1e-5)
 
 
-def swapped(text, first, second):
-    return text.replace(first, "\0").replace(second, first).replace("\0", second)
-
-
-def built_from_swapped(served, program, folder, *names):
-    """A graph in which two names, not the positions, are exchanged, and its program."""
-    build = shutil.copytree(program.parent, folder / "build")
-    graph = shutil.copytree(served / "run/graph", folder / "graph")
-    for header in graph.glob("aot/*/graph.h"):
-        text = header.read_text()
-        assert all(text.count(name) == 1 for name in names)
-        header.write_text(swapped(text, *names))
-    return graph, make(graph, build)
-
-
-@pytest.mark.long
-def test_names_of_inputs_are_what_counts(served, program, tmp_path):
-    """Positions stay as they are: a program that went by them would notice nothing."""
-    graph, wrong = built_from_swapped(served, program, tmp_path, '"feed_x"', '"feed_linear"')
-    done = score(wrong, graph, served / "run/embeddings")
-    assert done.returncode == 1
-    assert last(done).startswith(f"{wrong}: code and header of the compiled graph do not belong")
-
-
-@pytest.mark.long
-def test_names_of_outputs_are_what_counts(served, program, tmp_path):
-    names = ('"fetch_logits"', '"fetch_predictions"')
-    graph, wrong = built_from_swapped(served, program, tmp_path, *names)
-    done = score(wrong, graph, served / "run/embeddings", "--check", graph / "golden.jsonl")
-    assert done.returncode == 1
-    assert "logit differs" in done.stderr
-
-
 def test_the_program_knows_its_graph(served, program, tmp_path):
     """The network is in the program: a graph that was compiled again, or never, is another."""
     embeddings = served / "run/embeddings"

@@ -1,12 +1,10 @@
 """Generated clicks of ids that keep arriving: the stream, its truth, its days; `conf=demo`."""
 
-import itertools
 import json
 import re
 import shlex
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -66,42 +64,6 @@ def test_a_row_brings_a_new_id_or_repeats_that_of_an_earlier_row(table, name):
     assert places(table.slice(0, 4000), name).tolist() == ids[arrivals.FOUNDERS[name] :]
 
 
-@pytest.mark.parametrize("name", arrivals.SHARE)
-def test_new_ids_keep_arriving(table, name):
-    """In every part of the stream, at the documented rate, named by the row that brings them."""
-    is_new = places(table, name) == np.arange(ROWS) + arrivals.FOUNDERS[name]
-    far = arrivals.rows(10**9, 10**9 + 20_000, ["label"])
-    far_new = places(far, name) == np.arange(20_000) + 10**9 + arrivals.FOUNDERS[name]
-    share = arrivals.SHARE[name]
-    for part in (*np.array_split(is_new, 4), far_new):
-        assert abs(part.mean() - share) < 5 * np.sqrt(share * (1 - share) / len(part))
-
-
-@pytest.mark.parametrize("name", arrivals.SHARE)
-def test_occurrences_follow_the_law_of_zipf(table, name):
-    """Simon's limit, whose tail is k^-(1 + rho), and a slow simulation of it with other draws."""
-    share, founders = arrivals.SHARE[name], arrivals.FOUNDERS[name]
-    ids, counts = np.unique(places(table, name), return_counts=True)
-    new = counts[ids >= founders]
-    rho, expected = 1 / (1 - share), 1.0
-    for k in range(1, 9):  # P(k) = rho * B(k, rho + 1)
-        expected *= rho / (rho + 1) if k == 1 else (k - 1) / (k + rho)
-        deviation = np.sqrt(expected / len(new))
-        assert (new == k).mean() == pytest.approx(expected, abs=5 * deviation + 0.03 * expected)
-
-    chance = np.random.default_rng(1)
-    is_new, drawn = chance.random(ROWS) < share, chance.random(ROWS)
-    ids = list(range(founders))
-    for row in range(ROWS):
-        place = row + founders
-        ids.append(place if is_new[row] else ids[int(drawn[row] * place)])
-    model = np.unique(ids[founders:], return_counts=True)[1]
-    assert len(counts) == pytest.approx(len(model), rel=0.02)
-    for occurrences in (1, 2, 5, 20):
-        ours, theirs = (counts >= occurrences).mean(), (model >= occurrences).mean()
-        assert ours == pytest.approx(theirs, rel=0.1, abs=0.002)
-
-
 def test_rows_are_a_function_of_their_number(table, monkeypatch):
     assert arrivals.rows(70_000, 70_900, ["label"]).equals(table.slice(70_000, 900))
     # With the ids of the same rows known, `reachable` is the same too.
@@ -116,22 +78,6 @@ def test_rows_are_a_function_of_their_number(table, monkeypatch):
     assert [row for piece in pieces for row in piece.table.to_pylist()] == whole.to_pylist()
 
 
-def test_memory_does_not_grow_with_the_rows(monkeypatch):
-    """A trillion rows are made piece by piece."""
-    monkeypatch.setattr(arrivals, "PIECE_ROWS", 2048)
-    arrivals.rows(0, 10)  # tables of effects
-    peaks = []
-    for count in (2, 10):
-        tracemalloc.start()
-        stream = arrivals.pieces(10**9, arrivals.MOST_ROWS, arrivals.COLUMNS, 0)
-        assert (
-            sum(piece.table.num_rows for piece in itertools.islice(stream, count)) == 2048 * count
-        )
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0]
-
-
 @pytest.mark.parametrize("first", [0, 3_000_000, 10**9])
 def test_values_are_missing_and_lists_are_long_in_all_rows(first):
     table = arrivals.rows(first, first + 20_000)
@@ -143,21 +89,6 @@ def test_values_are_missing_and_lists_are_long_in_all_rows(first):
     for name in set(arrivals.COLUMNS) - {"city", "age_band", "rating"}:
         assert table[name].null_count == 0
     assert 0.15 < column(table, "label").mean() < 0.35
-
-
-def test_what_belongs_to_an_id_stays_with_it(table):
-    """An item has one category, price, rating and list of tags; a user one age band, one city."""
-    lists = {"tags": list(map(tuple, table["tags"].to_pylist()))}
-    for owner, names in (("item_id", ("category", "price", "rating", "tags")),
-                         ("user_id", ("age_band", "city"))):  # fmt: skip
-        owners = table[owner].to_pylist()
-        for name in names:
-            values = lists.get(name) or table[name].to_pylist()
-            known = {}
-            for who, value in zip(owners, values, strict=True):
-                if name != "city" or value is not None:
-                    assert known.setdefault(who, value) == value
-            assert len(set(known.values())) > 5
 
 
 def test_labels_follow_the_planted_truth(table):
@@ -204,18 +135,6 @@ def test_reachable_is_what_the_ids_met_before_allow():
         assert reachable[row] == pytest.approx(np.log(mean / (1 - mean)), abs=1e-9)
         kinds_of_rows.add((row < seen, *known))
     assert len(kinds_of_rows) == 5  # before `seen` all are known
-
-
-def test_what_is_reachable_lies_below_the_truth():
-    truth = []
-    for seen in (0, 200_000, 1_000_000):
-        table = arrivals.rows(1_000_000, 1_000_000 + ROWS, seen=seen)
-        labels = column(table, "label")
-        calibrated(column(table, "reachable"), labels)
-        truth.append(auc(column(table, "reachable"), labels))
-    truth.append(auc(column(table, "planted"), labels))
-    assert truth == sorted(truth)
-    assert truth[-1] - truth[-2] > 0.003 and truth[2] - truth[0] > 0.01
 
 
 def values(pieces, name):

@@ -75,23 +75,6 @@ def read_of(answers, handle, ids):
     return replies.parse_reply(SHAPE, sizes(ids), body).tables[0].rows[:, 0].tolist()
 
 
-def test_pushes_are_applied_and_pulls_answered_as_they_arrive():
-    owner = owner_of(2)
-    assert read_of(owner.exchange(1, sent(1, [], [5, 6]), "a"), "a", [5, 6]) == [0, 0]
-    assert read_of(owner.exchange(1, sent(2, [], [6]), "b"), "b", [6]) == [0]
-    assert read_of(owner.exchange(1, sent(3, [5, 6], [6, 7], rate_factor=9), "c"), "c", [6, 7]) == [
-        1,
-        0,
-    ]
-    assert owner.parameters.steps == 0
-    [(_, body)] = owner.exchange(0, sent(1, [], [6], rate_factor=0.25), "d")
-    reply = replies.parse_reply(SHAPE, sizes([6]), body)
-    assert (reply.steps, reply.rows, reply.dense.tolist()) == (0, 2, [1.0])
-    [(_, body)] = owner.exchange(1, sent(3, [6]), "e")
-    assert replies.parse_reply(SHAPE, sizes([]), body).steps == 1
-    assert owner.parameters.rates == [0.5, 0.25]  # those of rank 0
-
-
 def test_a_gradient_of_a_row_that_is_gone_is_dropped():
     owner = owner_of(1)
     owner.exchange(0, sent(1, [], [5, 6]), "a")
@@ -184,23 +167,6 @@ def test_staleness_counts_what_was_applied_since_the_rows_were_read():
     of_pushes = [(batch.rank, batch.stale, batch.ahead) for batch in batches]
     assert of_pushes == expected and len({stale for _, stale, _ in expected}) > 5
     assert max(ahead for _, _, ahead in expected) > 3
-
-
-def test_who_has_no_data_holds_nobody():
-    owner = owner_of(2, 0)
-    owner.exchange(1, sent(1, [], [4]), "a")
-    assert owner.exchange(1, sent(2, [], [4]), "b") == []
-    owner.exchange(1, sent(2, [4]), "c")
-    assert [handle for handle, _ in owner.exchange(0, sent(0, has_next=False), "d")] == ["d", "b"]
-    # One that still computes does.
-    owner = owner_of(2, 0)
-    owner.exchange(0, sent(1, [], [4]), "a")
-    owner.exchange(0, sent(1, has_next=False), "b")
-    owner.exchange(1, sent(1, [], [4]), "c")
-    assert owner.exchange(1, sent(2, [], [4]), "d") == []
-    owner.exchange(1, sent(2, [4]), "e")
-    answers = owner.exchange(0, sent(1, [4], has_next=False), "f")
-    assert [handle for handle, _ in answers] == ["f", "d"]
 
 
 def test_a_pause_answers_what_is_held_and_ends_the_step():

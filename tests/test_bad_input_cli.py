@@ -33,50 +33,6 @@ def works(cli, folder):
     assert (folder / "run/report.json").exists()
 
 
-def edited(path, line, change):
-    """Change one line (from 1) of a file; returns its old bytes."""
-    content = path.read_bytes()
-    lines = content.splitlines(keepends=True)
-    lines[line - 1] = change(lines[line - 1])
-    path.write_bytes(b"".join(lines))
-    return content
-
-
-def cell(path, name, value):
-    place = path.read_text().splitlines()[0].replace('"', "").split(",").index(name)
-
-    def change(line):
-        cells = line.split(b",")
-        cells[place] = value + (b"\n" if cells[place].endswith(b"\n") else b"")
-        return b",".join(cells)
-
-    return change
-
-
-# What a row can have wrong is in tests/test_data_errors.py.
-FAULTS = {
-    "too few columns": (None, lambda line: line.split(b",", 1)[1], ["expected 9", "received 8"]),
-    "a label of 2": ("label", b"2", ["'label'", "from 0 to 1", "Received: 2", "positive"]),
-}
-
-
-@pytest.mark.parametrize(
-    ("split", "fault"),
-    [*(("train", fault) for fault in FAULTS), ("validation", "a label of 2")],
-)
-def test_a_bad_row(workspace, cli, fault, split):
-    path = workspace / f"clicks/{split}.csv"
-    name, change, words = FAULTS[fault]
-    original = edited(path, 500, change if name is None else cell(path, name, change))
-    done = cli(*TRAIN, cwd=workspace)
-    refused(done, f"clicks/{split}.csv", *words)
-    assert any(f"{word} 500" in done.last for word in ("line", "row")), done.last
-    nothing_counts(workspace)
-    if fault == "a label of 2":
-        path.write_bytes(original)
-        works(cli, workspace)
-
-
 def test_an_output_below_a_file(workspace, cli):
     (workspace / "run").write_text("a file")
     refused(cli(*TRAIN, cwd=workspace), "run", "a part of its path is a file")

@@ -1,15 +1,12 @@
 """`baseline=true`: boosted trees on the rows of a run, beside its recipe in the report."""
 
 import collections
-import dataclasses
 import json
 import math
 import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import tnctl
@@ -17,13 +14,12 @@ from tnctl import memory_limits
 from tnctl.data import statistics
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure, UserError
-from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import auc
 from tnctl.memory_limits import Limit
 from tnctl.model import building
 from tnctl.schema import Slot
 from tnctl.tables.columns import mix64
-from tnctl.training.baseline import baseline_of, baseline_run, boosted_trees, tree_columns
+from tnctl.training.baseline import baseline_of, baseline_run, boosted_trees
 from tnctl.training.baseline.row_sample import SALT, RowSample
 from tnctl.training.baseline.tree_columns import CATEGORIES, VALUES, TreeColumns
 
@@ -345,13 +341,6 @@ def test_a_run_with_one_is_left_alone(with_baseline, cli):
     assert (with_baseline.run / "report.json").read_bytes() == stored
 
 
-def test_a_program_has_it(with_baseline):
-    run = tnctl.open(with_baseline.run)
-    figures = read(with_baseline.run)["baseline"]["test"]
-    assert run.report.baseline.of_split("test")["auc"] == figures["auc"]
-    assert run.report.baseline.of_split(None) == {}
-
-
 GIVEN = ["conf=small.yaml", "output=run", *FEW[:3]]
 
 
@@ -398,36 +387,6 @@ def test_refused_before_anything_is_trained(workspace, cli, monkeypatch):
         boosted_trees.version()
 
 
-def test_what_lightgbm_refuses_is_one_line(workspace, monkeypatch):
-    conf, model = run_of(workspace)
-    parameters = boosted_trees._parameters
-
-    def wrong(*given):
-        return {**parameters(*given), "num_leaves": 1}
-
-    monkeypatch.setattr(boosted_trees, "_parameters", wrong)
-    with pytest.raises(Failure, match="LightGBM cannot train the baseline"):
-        baseline_of(conf, model)
-
-
-def test_the_metric_that_stops(workspace):
-    """AUC needs both classes, so the loss decides where there is one."""
-    conf = tnctl.compose(workspace / "small.yaml")
-    both = boosted_trees.Examples(np.zeros((2, 1)), np.array([0, 1], np.float32), None)
-    fractions = dataclasses.replace(both, labels=np.array([0.5, 1], np.float32))
-    single = dataclasses.replace(both, labels=np.ones(2, np.float32))
-    for train, validation, monitor, metric in (
-        (both, both, "auc", "auc"),
-        (both, single, "auc", "binary_logloss"),
-        (both, None, "auc", "binary_logloss"),
-        (both, both, "logloss", "binary_logloss"),
-        (fractions, both, "auc", "cross_entropy"),
-    ):
-        conf.evaluation.monitor = monitor
-        assert boosted_trees._parameters(conf, train, validation)["metric"] == metric
-    assert tree_columns.cost(numbered(0, 10)) > 0
-
-
 def test_it_is_recalibrated_as_the_recipe_is(workspace, cli):
     """Fitted on data.validation, so there the mean prediction is the mean label."""
     given = ["conf=small.yaml", "recipe=lr", *FEW, "baseline.learning_rate=0.9",
@@ -454,39 +413,3 @@ def test_it_is_recalibrated_as_the_recipe_is(workspace, cli):
     [line] = [line for line in done.err.splitlines() if line.startswith("slope of recalibration")]
     assert line.split()[-2:] == [f"{slope:.5g}" for slope in slopes]
     assert "slope of recalibration" in (workspace / "true/report.html").read_text()
-
-
-def test_a_baseline_that_cannot_be_recalibrated_says_so(workspace, monkeypatch, capsys):
-    conf, model = run_of(workspace, "evaluation.recalibrate=true")
-
-    def fails(_):
-        raise platt_scaling.NoFitError("its logits are all equal")
-
-    monkeypatch.setattr(platt_scaling, "fit", fails)
-    assert baseline_of(conf, model)[0].recalibration is None
-    words = "the baseline is not recalibrated on data.validation: its logits are all equal"
-    assert words in capsys.readouterr().err
-
-
-def test_ids_tell_the_same_whether_stored_as_integers_or_floats(tmp_path):
-    """An id's effect is drawn for itself alone, so neighbours tell nothing."""
-    random = np.random.default_rng(7)
-    effects, numbers = random.normal(size=600) * 1.5, random.permutation(10**6)[:600]
-    for split, rows in (("train", 12_000), ("validation", 5_000), ("test", 5_000)):
-        users = random.integers(0, 600, rows)
-        clicked = random.random(rows) < 1 / (1 + np.exp(-effects[users]))
-        for kind in (np.int64, np.float64):
-            table = {"user": numbers[users].astype(kind), "label": clicked.astype(int)}
-            pq.write_table(pa.table(table), tmp_path / f"{np.dtype(kind).name}-{split}.parquet")
-    aucs = []
-    for kind, slot in (("int64", "{}"), ("float64", "{ids: quantiles, buckets: 1000}")):
-        (tmp_path / "conf.yaml").write_text(
-            f"defaults: [schema, {{recipe: lr}}, _self_]\nslots: {{user: {slot}}}\n"
-            f"data: {{format: parquet, train: {kind}-train.parquet, test: {kind}-test.parquet, "
-            f"validation: {kind}-validation.parquet, root: {tmp_path}}}\n"
-        )
-        conf = tnctl.compose(tmp_path / "conf.yaml", [f"output={tmp_path}/{kind}", *FEW])
-        model = building.build(conf, statistics.measure(conf))
-        aucs.append(baseline_of(conf, model)[0].test["auc"])
-    assert aucs[0] > 0.75
-    assert aucs[1] == pytest.approx(aucs[0], abs=0.003)

@@ -15,8 +15,6 @@ from tnctl.cluster.workers.share import Share
 from tnctl.data import batch_sizes, generated
 from tnctl.data.row_estimates import RowCount
 from tnctl.errors import Failure, Stopped
-from tnctl.evaluation.inference import Inference
-from tnctl.training import training_run
 from tnctl.training.step import TrainingStep
 
 TRAIN = ["train", "conf=small.yaml", "output=run", "recipe=lr", "train.batch_size=null",
@@ -86,15 +84,6 @@ def test_without_a_number_of_rows_it_is_the_largest(monkeypatch, broken):
     assert choice.sentence == "train.batch_size=4096: the number of rows is unknown"
 
 
-def test_a_number_that_is_given_is_kept(monkeypatch):
-    conf = conf_of(batch_size=7)
-    assert batch_sizes.sized(conf, 32) is conf
-    saved = {"train": {"batch_size": 9}, "paths": {"folder": "/confs"}}
-    assert batch_sizes.as_saved(conf, saved) is conf
-    monkeypatch.setattr(training_run, "chosen", None)
-    assert training_run.with_batch_size(conf, conf) is conf
-
-
 def train(cli, folder, *more, code=0):
     done = cli(*TRAIN, *more, cwd=folder)
     assert done.code == code, done.err
@@ -137,14 +126,6 @@ def test_a_run_that_is_resumed_keeps_its_batch_size(cli, workspace, monkeypatch)
     # As a number by hand: the same goes on, another is the conf of another run.
     assert "finished" in train(cli, workspace, "train.batch_size=32").err
     assert "train.batch_size" in train(cli, workspace, "train.batch_size=64", code=2).line
-
-
-def test_a_run_with_a_number_by_hand_goes_on_without_it(cli, workspace):
-    train(cli, workspace, "train.batch_size=300")
-    assert "finished" in train(cli, workspace).err
-    train(cli, workspace, "train.epochs=2")
-    report = json.loads((workspace / "run/report.json").read_text())
-    assert saved_size(workspace) == 300 and report["steps"] == 20
 
 
 def test_the_first_day_decides(cli, workspace):
@@ -196,19 +177,3 @@ def test_workers_train_with_the_batch_size_of_worker_0(workspace, monkeypatch):
     monkeypatch.setattr(batch_sizes.row_estimates, "count_rows", None)
     _, errors = cluster_in_one_process.train_together(more, 2)
     assert not errors and sizes == [32] * 4
-
-
-def test_evaluating_takes_the_size_of_the_model(cli, workspace, monkeypatch):
-    """With the checkpoint's conf and with a composed one."""
-    train(cli, workspace)
-    sizes, init = [], Inference.__init__
-
-    def noting(self, model, batch_size, *arguments):
-        sizes.append(batch_size)
-        init(self, model, batch_size, *arguments)
-
-    monkeypatch.setattr(Inference, "__init__", noting)
-    for named in (["output=run"], ["conf=small.yaml", *TRAIN[2:5]]):
-        done = cli("evaluate", *named, "data.test=validation.csv", cwd=workspace)
-        assert done.code == 0, done.err
-    assert sizes == [32, 32]

@@ -11,15 +11,11 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl import schema
 from tnctl.cli.check import short, span
-from tnctl.data.batches import Batch
 from tnctl.data.id_growth import growth
-from tnctl.data.row_estimates import RowCount
-from tnctl.data.statistics import Statistics
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training import forecast, loop, sample_ids
+from tnctl.training import forecast, loop
 from tnctl.training.forecast import INDEX_BYTES
 from tnctl.training.sample_ids import first_met
 
@@ -221,7 +217,6 @@ def test_warnings(cli, workspace):
 
 
 def test_memory_that_the_machine_does_not_have(cli, workspace, monkeypatch):
-    from tnctl.training import forecast
 
     monkeypatch.setattr(forecast, "memory_of_machine", lambda: 1000)
     checked = check(cli, workspace, "conf=small.yaml")
@@ -259,9 +254,7 @@ REFUSED = [
     (["data.test=none.csv"], 1, "none.csv was not found"),
     (["slots.user_id.column=userid"], 1, "no column 'userid'"),
     (["data.label.column=price"], 1, "label"),
-    (["recipe.hidden=[0]"], 2, "at least 1"),
     (["numeric.price.column=user_id"], 1, "user_id"),
-    (["recipe=fm", "embedding.width=0"], 2, "embeddings"),
 ]
 
 
@@ -286,7 +279,7 @@ ROWS = 40_000
 
 
 def write(folder, form):
-    """The same rows, in every format."""
+    """The same rows, in a format of each kind."""
     draw = np.random.default_rng(3)
     users = [f"u{i}" for i in draw.zipf(1.3, ROWS)]
     table = pa.table(
@@ -299,17 +292,10 @@ def write(folder, form):
         path.write_text(text)
     elif form == "csv.gz":
         path.write_bytes(gzip.compress(text.encode()))
-    elif form == "csv.zst":
-        with pa.CompressedOutputStream(str(path), "zstd") as out:
-            out.write(text.encode())
     elif form == "parquet":
         pq.write_table(table, path)
-    elif form == "orc":
-        pa.orc.write_table(table, str(path))
     elif form == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    elif form == "paddle":
-        path.write_text("".join(f"user:{u} price:{p} label:{y}\n" for u, p, y in rows))
     else:
         write_records(path, rows)
 
@@ -332,11 +318,11 @@ def write_records(path, rows):
 
 
 KINDS = {"bytes": "BytesList", "float": "FloatList", "int64": "Int64List"}
-FORMS = ["csv", "csv.gz", "csv.zst", "parquet", "orc", "jsonl", "paddle", "tfrecord"]
+FORMS = ["csv", "csv.gz", "parquet", "jsonl", "tfrecord"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_of_every_format(cli, tmp_path, form):
+def test_rows_of_formats(cli, tmp_path, form):
     write(tmp_path, form)
     kind = form.split(".")[0]
     (tmp_path / "my.yaml").write_text(
@@ -345,7 +331,7 @@ def test_rows_of_every_format(cli, tmp_path, form):
     )
     checked = check(cli, tmp_path, "conf=my.yaml", "rows=5000")
     rows = checked["rows"]
-    assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind in ("parquet", "orc") else 0.05)
+    assert rows["estimate"] == pytest.approx(ROWS, rel=0 if kind == "parquet" else 0.05)
     assert rows["low"] <= ROWS <= rows["high"]
     assert checked["unused"] == ["price"]
     true = len(set(np.random.default_rng(3).zipf(1.3, ROWS)))
@@ -560,23 +546,3 @@ def test_coverage_with_an_id_of_missing_values(cli, tmp_path, pooling):
         )  # fmt: skip
         assert checked["slots"]["user"]["coverage"] == 0.25
         assert checked["slots"]["user"]["mean_ids"] == (1.0025 if more else 1.0)
-
-
-def test_the_work_on_slots_grows_with_their_number(monkeypatch):
-    """Of each slot, and not of all slots for each one."""
-    slots = {f"s{number}": {} for number in range(50)}
-    conf = schema.from_values({"recipe": {"name": "lr"}, "output": "none", "slots": slots})
-    ids = [np.arange(3, dtype=np.uint64)] * len(slots)
-    offsets = [np.arange(4, dtype=np.uint32)] * len(slots)
-    labels = np.zeros((3, 1), np.float32)
-    sample = [Batch(ids, offsets, [None] * len(slots), np.zeros((3, 0), np.float32), labels)]
-    calls = []
-
-    def counted(slot):
-        calls.append(slot)
-        return 1
-
-    monkeypatch.setattr(sample_ids, "spread", counted)
-    monkeypatch.setattr(forecast, "spread", counted)
-    forecast.look_at_groups(conf, sample, Statistics(), RowCount(3, 3, 3))
-    assert len(calls) <= 2 * len(slots)

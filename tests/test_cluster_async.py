@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from test_cluster import conf_of, digest_of
 
-from tnctl import schema, shipped
+from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows, verification
-from tnctl.cli import compose
 from tnctl.cluster.owners.async_owned import AsyncOwnedPart
 from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.rank_0 import async_workers
@@ -208,24 +207,3 @@ def test_fast_workers_read_the_units_of_a_slow_one(workspace, monkeypatch):
     assert sum(seen.leased.values()) == files
     assert seen.leased["tnctl-leases"] < files // 2  # worker 1 asked for these
     assert max(seen.ahead) > 4  # nobody was held
-
-
-@pytest.mark.long
-def test_a_model_is_as_good_as_one_that_was_trained_synchronously(tmp_path, monkeypatch):
-    """On generated data whose best AUC is known; async has the updates of one process."""
-    monkeypatch.chdir(tmp_path)
-    areas = {}
-    for mode, workers in [("alone", 1), ("async", 2), ("async", 3)]:
-        confs, output = [], f"{mode}-{workers}"
-        given = ["data.train=0:400000", "data.validation=400000:500000", "data.test=null",
-                 "evaluation.ablate=false", "train.threads=1", f"output={output}"]  # fmt: skip
-        path = shipped.folder("conf") / "deepfm.yaml"
-        compose.with_conf(path, given, lambda conf, confs=confs: confs.append(conf) or 0)
-        if mode == "alone":
-            report = train(confs[0])
-        else:
-            conf = dataclasses.replace(confs[0], cluster=schema.Cluster(mode=mode))
-            report, errors = cluster_in_one_process.train_together(conf, workers)
-            assert not errors
-        areas[output] = report.evaluations[-1].validation["auc"]
-    assert max(areas.values()) - min(areas.values()) < 0.003, areas

@@ -119,57 +119,6 @@ def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
     assert trained_once(training.run) and "Traceback" not in training.said
 
 
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_hung_worker_is_killed_and_all_start_again(parts):
-    with Training(parts, timeout=5) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGSTOP)
-        assert training.wait() == 0, training.said
-    assert re.search("worker 1 (has been silent|was stopped) for ", training.said)
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_an_interpreter_that_is_busy_costs_time_only(parts):
-    busy = "end = time.monotonic() + 7; any(map(end.__lt__, iter(time.monotonic, None)))"
-    environment = cluster_commands.action_at_a_step(parts, 1, 5, busy)  # none but C until the end
-    with Training(parts, "train.epochs=1", environment=environment, timeout=5) as training:
-        assert training.wait() == 0, training.said
-    assert "start again" not in training.said and trained_once(training.run, epochs=1)
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_is_stopped_before_all_have_joined(parts, rank):
-    """None of the workers knows the others yet: the supervisor notices it."""
-    with Training(parts, timeout=5) as training:
-        training.until(lambda: len(training.workers()) == 2)
-        training.signal(rank, signal.SIGSTOP)
-        stopped = time.monotonic()
-        training.until_restarted()
-        assert time.monotonic() - stopped < 6
-        assert not training.checkpoints()
-        assert training.wait() == 0, training.said
-    assert re.search(rf"worker {rank} was stopped for 4\.\d s: all workers start", training.said)
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_three_losses_without_a_checkpoint_end_the_run(parts):
-    kill = "os.kill(os.getpid(), 9)"
-    environment = cluster_commands.action_at_a_step(parts, 1, 3, kill)
-    with Training(parts, environment=environment) as training:
-        assert training.wait() == 1
-    assert training.said.count("worker 1 was killed by SIGKILL: all workers start again") == 2
-    last = training.said.splitlines()[-1]
-    assert last.startswith("tnctl train: workers were lost 3 times and no checkpoint was saved")
-    assert "worker 1 was killed by SIGKILL" in last and "Traceback" not in training.said
-
-
 class Assigned:
     """What a supervisor gives to a worker, here in the process of the test."""
 
@@ -402,20 +351,6 @@ def test_a_cut_network(parts, seconds):
 
 
 # ---- What one machine reports ------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize(("rank", "log"), [(0, "rank-0-traceback.log"), (1, "rank-1.log")])
-def test_a_bug_in_a_worker_is_one_line_and_a_traceback_in_its_log(parts, rank, log):
-    environment = cluster_commands.action_at_a_step(parts, rank, 5, "raise ValueError('a bug')")
-    with Training(parts, environment=environment) as training:
-        assert training.wait() == 1
-    line = f"tnctl train: worker {rank}: ValueError: a bug. Its traceback is in workers/{log}"
-    assert training.said.splitlines()[-1] == line
-    assert "Traceback" not in training.said and "start again" not in training.said
-    text = (training.run / "workers" / log).read_text()
-    assert text.count("Traceback") == 1 and "ValueError: a bug" in text
 
 
 @pytest.mark.alone

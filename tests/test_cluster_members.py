@@ -5,12 +5,11 @@ import dataclasses
 import pytest
 
 from tnctl.cluster.joining import members
-from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.joining.members import (
     Digests,
     Hello,
     NotWelcome,
-    Refusals,
     Roster,
     StartedAgain,
     problem_of,
@@ -98,14 +97,6 @@ def test_the_token_is_not_shown():
     with pytest.raises(NotWelcome) as caught:
         Roster(OWN, 77).join(hello(token="guess"))
     assert "guess" not in str(caught.value) and "secret" not in str(caught.value)
-
-
-def test_strangers_do_not_fill_the_log():
-    refusals = Refusals()
-    lines = [refusals.line("a connection from '1.2.3.4:5'", "a wrong token") for _ in range(100)]
-    assert lines[0] == "refused a connection from '1.2.3.4:5': a wrong token"
-    assert lines[19].endswith("(further ones are counted only)")
-    assert lines[20:] == [None] * 80 and refusals.count == 100
 
 
 # ---- Living ------------------------------------------------------------------
@@ -236,10 +227,6 @@ def test_a_problem_is_the_same_on_another_worker():
     for body in (b"", b"[]", b'{"message": "x", "exit_code": 0}', b'{"message": 1}'):
         with pytest.raises(FrameError):
             members.parse_problem(body)
-
-
-def test_the_others():
-    assert others(1, 3) == {0, 2} and others(0, 1) == frozenset()
 
 
 def test_what_comes_after_the_end_of_all_is_dropped_without_a_word(capsys):

@@ -6,7 +6,6 @@ import pytest
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.messages.work import REPORTED
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.errors import Failure
@@ -137,20 +136,6 @@ def test_an_exchange_that_does_not_fit_names_the_worker(rank, body, words):
     with pytest.raises(FrameError, match=words):
         owner.exchange(rank, body)
     assert owner.parameters.rows == {}
-
-
-def test_what_workers_report_is_of_the_exchanges_that_were_answered():
-    owner = Owner(TABLE, 2, SumsOfGradients())
-    for rank in (1, 0):
-        assert owner.work == []
-        body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
-        written.work[:] = rank + 1
-        owner.exchange(rank, body)
-    assert [report.tolist() for report in owner.work] == [[1.0] * REPORTED, [2.0] * REPORTED]
-    body, written = new_exchange(TABLE, 1, Sizes(0, (0,)), Sizes(0, (0,)))
-    written.work[3] = np.nan
-    with pytest.raises(FrameError, match="worker 1: an exchange reports seconds or bytes that"):
-        owner.exchange(1, body)
 
 
 def test_a_gradient_that_is_nan_names_the_worker_and_the_step():

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
-from tnctl import schema, shipped
+from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cli import compose
 from tnctl.cluster.messages import commands, scores
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import score
-from tnctl.training.training_run import train
 
 HEADS = ["a", "b"]
 EVERY = tuple(scores.TYPES)
@@ -125,27 +123,3 @@ def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
     alone = score(Inference(model, conf.train.batch_size), conf, "test").metrics()
     for name in ("examples", "auc", "gauc", "logloss", "reference_auc", "copc"):
         assert report.metrics[name] == pytest.approx(alone[name], abs=1e-6), name
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("workers", [3])
-def test_the_auc_is_that_of_one_process_with_the_same_global_batch(tmp_path, monkeypatch, workers):
-    """DeepFM on generated clicks; a step has other rows, since workers shuffle their own units."""
-    monkeypatch.chdir(tmp_path)
-    rows = ["data.train=0:1000000", "data.validation=null", "data.test=5200000:5400000"]
-
-    def auc(output, batch, count):
-        given, confs = [*rows, f"output={output}", f"train.batch_size={batch}"], []
-        given.append("evaluation.ablate=false")
-        compose.with_conf(
-            shipped.folder("conf") / "deepfm.yaml", given, lambda conf: confs.append(conf) or 0
-        )
-        if count == 1:
-            return train(confs[0]).metrics["auc"]
-        report, errors = cluster_in_one_process.train_together(confs[0], count)
-        assert not errors and report.steps == pytest.approx(1_000_000 / batch / count, rel=0.02)
-        return report.metrics["auc"]
-
-    alone = auc("alone", 256 * workers, 1)
-    assert alone > 0.7
-    assert auc("together", 256, workers) == pytest.approx(alone, abs=0.001)

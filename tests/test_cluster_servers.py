@@ -29,7 +29,7 @@ from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0 import cluster_workers
 from tnctl.cluster.rank_0.reading_together import ClusterReaders
 from tnctl.cluster.workers.server import RowServer
-from tnctl.errors import Failure, Stopped
+from tnctl.errors import Stopped
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.tables import DenseTable, Optimizer, Pool
 from tnctl.training.training_run import train
@@ -185,16 +185,6 @@ def test_backup_workers_and_clipping_with_servers(parts, monkeypatch, overrides)
     assert [epoch.examples for epoch in together(conf, 3).epochs] == [3000]
 
 
-@pytest.mark.long
-def test_a_warm_start_takes_the_same_rows(workspace, monkeypatch):
-    train(conf_of(workspace, monkeypatch, output="old"))
-    warm = "warm.start=old"
-    train(conf_of(workspace, monkeypatch, warm, output="alone"))
-    conf = with_servers(conf_of(workspace, monkeypatch, warm, output="cluster"), 2)
-    together(conf, 1)
-    assert digest_of("alone") == digest_of("cluster")
-
-
 def test_the_model_of_a_checkpoint_is_read(workspace, monkeypatch):
     conf = conf_of(workspace, monkeypatch)
     train(conf)
@@ -208,20 +198,6 @@ def test_the_model_of_a_checkpoint_is_read(workspace, monkeypatch):
 
 
 # ---- Processes -------------------------------------------------------------------
-
-
-def test_a_failure_of_a_server_names_it(parts, monkeypatch):
-    conf = with_servers(conf_of(parts, monkeypatch, *IN_PARTS), 2)
-    push = RowServer._start
-
-    def failing(server, steps):
-        if server._node.rank == 3:
-            raise Failure("the disk is full")
-        push(server, steps)
-
-    monkeypatch.setattr(RowServer, "_start", failing)
-    with pytest.raises(Failure, match=r"^server 1: the disk is full$"):
-        together(conf, 2)
 
 
 @pytest.mark.alone

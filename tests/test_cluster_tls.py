@@ -212,26 +212,6 @@ def test_certificates_that_are_refused_while_workers_train(parts, pem, tmp_path)
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_a_worker_of_another_authority_is_refused_in_a_line(parts, pem):
-    port = free_port()
-    variables = [of_tnctl(rank, 2, port) for rank in range(2)]
-    patience = ["cluster.patience=20", "cluster.restarts=0"]
-    with Scheduled(parts, variables[:1], *overrides(pem), *patience) as training:
-        training.variables = variables
-        training.overrides = [f"cluster.timeout={60}", *patience]
-        training.start(1, *overrides(pem, "stranger", authority="foreign"))
-        assert training.wait() == [75, 2], training.said
-    last = training.commands[1].said.splitlines()[-1]
-    assert last == (
-        "tnctl train: worker 1 does not connect to worker 0: its certificate is refused by "
-        "cluster.tls.authority"
-    )
-    assert "1 of 2 workers did not join within 20 s: worker 1\n" in training.commands[0].said
-    assert "Traceback" not in training.said
-
-
-@pytest.mark.long
-@pytest.mark.alone
 @pytest.mark.parametrize("encrypted", [0, 1])
 def test_tls_of_one_side_ends_the_worker_that_is_refused(parts, pem, encrypted):
     port = free_port()

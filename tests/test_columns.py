@@ -196,17 +196,6 @@ def test_weights_go_with_their_ids(spread: list[int] | None) -> None:
     assert out.tolist() == [weight_of.get(id_, 1.0) for id_ in ids.tolist()]
 
 
-def test_interleave_columns_that_start_inside_their_buffer() -> None:
-    """As a slice of an Arrow list array does."""
-    ids = np.arange(10, dtype=np.uint64)
-    ends = np.array([3, 5, 5, 9], np.int32)
-    out = columns.interleave([ids, ids], [ends, None], 3)
-    assert as_cells(*out[:2]) == [[3, 4], [0], [], [1], [5, 6, 7, 8], [2]]
-    out = columns.interleave([ids, ids], [ends, None], 3, [2, 1], [ids.astype(np.float32), None])
-    assert as_cells(*out[:2]) == [[3], [4], [0], [], [], [1], [5], [6], [2]]
-    assert out[2].tolist() == [3, 4, 1, 1, 5, 6, 1]
-
-
 def test_interleave_refuses_columns_that_are_too_short() -> None:
     ids = np.arange(4, dtype=np.uint64)
     with pytest.raises(ValueError, match="not 5"):
@@ -298,14 +287,6 @@ def test_permutation_is_one(n: int) -> None:
     np.testing.assert_array_equal(order, columns.permutation(1, 2, 3, n))
 
 
-def test_permutation_depends_on_each_argument() -> None:
-    arguments = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (2, 1, 3), (3, 2, 1), (1, 3, 2)]
-    orders = {columns.permutation(*given, 50).tobytes() for given in arguments}
-    assert len(orders) == len(arguments)
-    longer = columns.permutation(1, 2, 3, 51)
-    assert not np.array_equal(longer[:50], columns.permutation(1, 2, 3, 50))
-
-
 def test_permutation_is_fisher_and_yates() -> None:
     for seed, epoch, window, n in [(0, 0, 0, 10), (7, 1, 2**40, 257), (MASK, MASK, MASK, 33)]:
         key = mix64((mix64(mix64(seed) ^ epoch) + window) & MASK)
@@ -319,11 +300,3 @@ def test_permutation_is_fisher_and_yates() -> None:
 def test_permutation_never_changes() -> None:
     """Written down once: a run resumes by it."""
     assert columns.permutation(1, 2, 3, 8).tolist() == [2, 5, 4, 3, 0, 7, 6, 1]
-
-
-def test_permutation_is_even() -> None:
-    """Each value stands at each place about equally often."""
-    counts = np.zeros((6, 6))
-    for window in range(6000):
-        counts[np.arange(6), columns.permutation(0, 0, window, 6)] += 1
-    assert np.abs(counts / 1000 - 1).max() < 0.15  # five standard deviations

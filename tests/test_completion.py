@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,30 +17,22 @@ from tnctl.cli.completion import SCRIPTS, words
     ("line", "completions"),
     [
         ("tnctl tra", ["train"]),
-        ("tnctl trai", ["train"]),
         ("tnctl nope x", []),
-        ("tnctl nope", []),
         ("tnctl train conf=deepf", ["conf=deepfm"]),
-        ("tnctl train over", ["overwrite="]),
         ("tnctl train overwrite=", ["overwrite=true", "overwrite=false"]),
         ("tnctl train overwrite=true over", []),
         ("tnctl evaluate over", []),
         ("tnctl train opti", ["optimizer."]),
-        ("tnctl train optimizer.den", ["optimizer.dense."]),
         ("tnctl train optimizer.dense.learn", ["optimizer.dense.learning_rate="]),
         ("tnctl train optimizer.dense.name=adamw", ["optimizer.dense.name=adamw"]),
-        ("tnctl train data.format=par", ["data.format=parquet"]),
         ("tnctl train data.shuf", ["data.shuffle="]),
         ("tnctl train data.shuffle=t", ["data.shuffle=true"]),
-        ("tnctl train recipe=deepf", ["recipe=deepfm"]),
         ("tnctl train data=crit", ["data=criteo"]),
         ("tnctl train -m recipe=lr,deepf", ["recipe=lr,deepfm"]),
         ("tnctl train recipe=lr,deepf", []),
         ("tnctl train clu", ["cluster.", "cluster="]),
         ("tnctl train cluster=", ["cluster=env", "cluster=local", "cluster=ray"]),
-        ("tnctl check cluster=l", ["cluster=local"]),
         ("tnctl evaluate clu", ["cluster.", "cluster="]),
-        ("tnctl split-graph clu", []),
         (
             "tnctl train cluster.start=",
             ["cluster.start=env", "cluster.start=local", "cluster.start=ray"],
@@ -51,25 +42,20 @@ from tnctl.cli.completion import SCRIPTS, words
         ("tnctl train conf=deepfm slots.user_id.pool", ["slots.user_id.pooling="]),
         ("tnctl train conf=deepfm slots.item_id.pooling=m", ["slots.item_id.pooling=mean"]),
         ("tnctl train ~slots.user_id.pool", ["~slots.user_id.pooling="]),
-        ("tnctl train slo", ["slots."]),
         ("tnctl train slots.", []),  # the name is the user's
         ("tnctl train conf=lr +optimizer.groups.hour.l", ["+optimizer.groups.hour.linear."]),
-        ("tnctl train slots.user", []),
         ("tnctl train conf=deepfm recipe.hid", ["recipe.hidden="]),
         ("tnctl train recipe=lr recipe.hid", []),
         ("tnctl train conf=lr recipe=deepfm recipe.hid", ["recipe.hidden="]),
         ("tnctl completion z", ["zsh"]),
         ("tnctl init la", ["label="]),
-        ("tnctl init conf=crit", ["conf=criteo"]),
         ("tnctl split-graph optim", []),
         ("tnctl train bogus.key=", []),
         ("tnctl train data.train=", []),  # files are completed by the shell
         ("tnctl checkpoint list ", []),
         ("tnctl runs met", ["metric="]),
         ("tnctl runs --", ["--json", "--help"]),
-        ("tnctl runs metric=lo", ["metric=logloss"]),
         ("tnctl checkpoint ver", ["verify"]),
-        ("tnctl checkpoint nope ", []),
         ("tnctl checkpoint list --j", ["--json"]),
         ("tnctl checkpoint list ke", []),
         ("tnctl checkpoint prune run k", ["keep="]),
@@ -186,18 +172,3 @@ def test_the_command(cli, tmp_path):
     assert "'tcsh'" in done.line
     assert "bash" in done.line
     assert "bash" in cli("completion", cwd=tmp_path).line
-
-
-def test_it_is_quick():
-    """A key press should not be felt: nothing heavy is imported."""
-    code = (
-        "import sys\nfrom tnctl.cli.completion import words\n"
-        "words('tnctl train conf=deepfm slots.user_id.pooling=')\n"
-        "print(*sys.modules)"
-    )
-    started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.perf_counter() - started < 2
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
-    heavy = {"tensorflow", "keras", "hydra", "omegaconf", "pyarrow", "numpy", "fsspec", "rich"}
-    assert not loaded & heavy

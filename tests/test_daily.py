@@ -1,13 +1,8 @@
 """Daily training: the days that there are, and `train` day by day, from outside."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from datetime import date
 from pathlib import Path
 
@@ -456,25 +451,6 @@ def test_a_broken_day_is_refused_before_it_is_trained(three, cli):
     assert "changes" not in report_of(three, "other")["days"][3]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("label", lambda table: pc.multiply(table["label"], 0), "label label: its mean is 0, 0."),
-        (
-            "user_id",
-            lambda table: pc.binary_join_element_wise(table["user_id"], "x", ""),
-            "slots.user_id: ",
-        ),
-    ],
-)
-def test_other_broken_days(three, cli, name, change, words):
-    write_day(three, "2024-01-04", 4 * ROWS, change=(name, change))
-    done = cli(*TRAIN, cwd=three)
-    assert done.code == 1
-    assert f"2024-01-04 looks broken: {words}" in done.last
-    assert cli(*TRAIN, "gate.enabled=false", cwd=three).code == 0
-
-
 def test_labels_turned_round(three, cli):
     """Of labels that are as often 1 as 0, only the model can tell."""
     for day in (1, 2, 3):
@@ -494,19 +470,6 @@ def by_quality(table, turned):
     quality = pc.fill_null(table.column("quality"), 0.0)
     above = pc.greater(quality, pc.quantile(quality)[0])
     return pc.cast(pc.xor(above, turned), pa.int64())
-
-
-def test_rows_that_no_day_brings_any_more_go(three, cli):
-    """Of rows that three days brought, those without an update for over a day go at a day's end."""
-    done = cli(*TRAIN, "output=short", "life.eviction.unseen_days=1", cwd=three)
-    assert done.code == 0, done.err
-    days = report_of(three, "short")["days"]
-    assert [sum(day["evicted"].values()) > 0 for day in days] == [False, False, True]
-    gone = sum(days[2]["evicted"].values())
-    assert f"{gone:,} rows were evicted; " in done.err and done.err.count("were evicted") == 1
-    rows = [sum(table["rows"] for table in report_of(three, run)["tables"].values())
-            for run in ("run", "short")]  # fmt: skip
-    assert rows[1] == rows[0] - gone
 
 
 def test_serving_is_verified_on_the_last_day(_three, cli, tmp_path):
@@ -538,33 +501,6 @@ def test_two_epochs_of_days_that_are_no_dates(three, cli):
         (day, epoch) for day in ("9", "10", "11") for epoch in (1, 2)
     ]
     assert report["steps"] == 24
-
-
-@pytest.mark.long
-def test_killed_in_the_middle_of_a_day(three, cli):
-    """The day goes on where the last checkpoint was, and all comes out the same."""
-    more = ("train.epochs=2", "save.every_steps=3", "train.batch_size=128", "data.window=256")
-    assert cli(*TRAIN, "output=whole", *more, cwd=three).code == 0
-    command = [sys.executable, "-m", "tnctl", *TRAIN, "output=killed", *more]
-    command.remove("output=run")
-    process = subprocess.Popen(
-        command, cwd=three, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until:
-        if len(list((three / "killed").glob("checkpoints/*/manifest.json"))) >= 3:
-            os.kill(process.pid, signal.SIGKILL)
-        time.sleep(0.02)
-    assert process.wait() == -signal.SIGKILL
-    assert len(newest(str(three / "killed")).days) < 3
-    done = cli(*command[3:], cwd=three)
-    assert done.code == 0, done.err
-    assert digest(newest(str(three / "killed"))) == digest(newest(str(three / "whole")))
-    reports = [report_of(three, run) for run in ("whole", "killed")]
-    for report in reports:
-        del report["timing"]
-    assert reports[0] == reports[1]
-    assert newest(str(three / "killed")).days == newest(str(three / "whole")).days
 
 
 def test_choices_that_need_one_set(three, cli):
@@ -618,15 +554,6 @@ def test_no_day_at_all(three, cli):
     assert not (three / "x/checkpoints").exists()
     with pytest.raises(Failure, match="no day"):
         raise of_data.none_there(conf_of("{day}"))
-
-
-def test_a_warm_start_goes_on_with_the_next_day(three, cli):
-    write_days(three, (4,))
-    done = cli(*TRAIN, "output=other", "warm.start=run", cwd=three)
-    assert done.code == 0, done.err
-    report = report_of(three, "other")
-    assert days_in(three, "other")[-1] == "2024-01-04" and report["steps"] == 16
-    assert len(report["days"]) == 4 and len(report["epochs"]) == 1
 
 
 def test_accept_is_for_days(three, cli):

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import math
 import uuid
 from itertools import pairwise
 
@@ -15,7 +14,6 @@ import pytest
 from tnctl import files
 from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.numeric_inputs import transformed
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import count_hint, windows
@@ -190,42 +188,6 @@ def test_no_tables_one_slot_and_shared_columns():
     window = encoded(conf, table, tables=[])
     assert window.ids == []
     assert window.rows == 2
-
-
-def model_number(value, numeric, moments):
-    missing = value is None or math.isnan(value)
-    if missing and numeric.default is None:
-        return 0.0
-    value = numeric.default if missing else value
-    if numeric.transform == "log1p":
-        return math.copysign(math.log1p(abs(value)), value)
-    if numeric.transform == "standardize":
-        return (value - moments[0]) / moments[1]
-    return value
-
-
-@pytest.mark.parametrize("transform", ["none", "log1p", "standardize"])
-@pytest.mark.parametrize("default", [None, 2.5])
-def test_numbers(transform, default):
-    values = [0.0, 1.5, -3.25, None, math.nan, 1e9]
-    numeric = Numeric(transform=transform, default=default)
-    moments = (1.25, 3.5)
-    expected = np.array([model_number(v, numeric, moments) for v in values], np.float32)
-    array = np.array([math.nan if v is None else v for v in values])
-    numbers = transformed(array[:, None], numeric, moments)
-    np.testing.assert_allclose(numbers[:, 0], expected, rtol=1e-7)
-    conf = conf_of(numeric={"n": numeric})
-    for kind in (pa.array(values), pa.array([None if v is None else repr(v) for v in values])):
-        table = pa.table({"a": ["x"] * 6, "n": kind, "y": [0] * 6})
-        window = encoded(conf, table, Statistics({"n": moments}))
-        np.testing.assert_allclose(window.numeric[:, 0], expected, rtol=1e-7)
-
-
-def test_infinite_numbers_are_refused():
-    conf = conf_of(numeric={"n": Numeric()})
-    for bad, words in ((math.inf, "infinite"), (1e300, "too large")):
-        with pytest.raises(Failure, match=rf"file\.csv, row 2, column 'n'.*{words}"):
-            encoded(conf, pa.table({"a": ["x", "x"], "n": [1.0, bad], "y": [0, 0]}))
 
 
 def test_labels():

@@ -22,7 +22,7 @@ from tnctl.data.batches import batches, joined, taken
 from tnctl.data.features import Features
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics import Statistics
 from tnctl.data.windows import count_hint, order
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
@@ -337,33 +337,6 @@ def test_generated_rows_are_a_function_of_their_number():
     assert row["user_id"] == generated.rows(5, 6)["user_id"][0].as_py()
 
 
-def test_generated_clicks_have_the_planted_truth():
-    table = generated.rows(0, 300_000)
-    labels = table["label"].to_numpy()
-    planted, additive = table["planted"].to_numpy(), table["planted_additive"].to_numpy()
-    assert 0.24 < labels.mean() < 0.27
-    assert auc(planted, labels) == pytest.approx(0.864, abs=0.005)
-    assert auc(additive, labels) == pytest.approx(0.740, abs=0.008)
-    # Calibrated, and the interactions have no main effect.
-    assert (1 / (1 + np.exp(-planted))).mean() == pytest.approx(labels.mean(), abs=0.003)
-    for name in generated.INTERACTING[:-1]:
-        texts = table[name].to_numpy(zero_copy_only=False)
-        _, places = np.unique(texts, return_inverse=True)
-        counts = np.bincount(places)
-        means = np.bincount(places, planted - additive) / counts
-        assert np.abs(means[counts > 1000]).max() < 0.15, name
-
-
-def test_generated_slots_have_their_cardinalities():
-    table = generated.rows(0, 400_000)
-    for name, cardinality in generated.SLOTS.items():
-        column = table[name].combine_chunks()
-        values = column.flatten() if name == generated.INTERESTS else column
-        assert 0.97 * cardinality <= len(values.unique()) <= cardinality
-    lengths = np.diff(table["interests"].combine_chunks().offsets.to_numpy())
-    assert sorted(np.unique(lengths)) == [0, 1, 2, 3, 4]
-
-
 def test_criteo_conf_reads_a_line_of_criteo(tmp_path):
     line = ["1", "1", "", "-2", *["3"] * 10, "68fd1e64", '"odd', *["80e26c9b"] * 23, ""]
     (tmp_path / "train.txt").write_text("\t".join(line) + "\n")
@@ -373,47 +346,6 @@ def test_criteo_conf_reads_a_line_of_criteo(tmp_path):
     expected = np.array([np.log1p(1), 0, -np.log1p(2), *[np.log1p(3)] * 10], np.float32)
     np.testing.assert_array_equal(window.numeric[0], expected)
     assert window.labels.tolist() == [[1]]
-
-
-DATA = os.environ.get("TNCTL_TEST_DATA")
-
-
-@pytest.mark.skipif(not DATA, reason="TNCTL_TEST_DATA is not set: no Adult data")
-def test_adult_is_learned_by_logistic_regression():
-    conf = shipped("adult", root=f"{DATA}/adult")
-    names = list(conf.slots)
-    features = Features(conf, [(names, [1] * len(names))], measure(conf))
-    (train,) = windows.windows(conf, features, "train")
-    (test,) = windows.windows(conf, features, "test")
-    assert (train.rows, train.labels.sum()) == (32_561, 7841)
-    assert (test.rows, test.labels.sum()) == (16_281, 3846)
-    known = [np.unique(train.ids[0][slot :: len(names)]) for slot in range(len(names))]
-    assert [len(ids) for ids in known[:8]] == [9, 16, 7, 15, 6, 5, 2, 42]
-    assert auc(_scores(train, test, known), test.labels[:, 0]) > 0.917
-
-
-def _scores(train, test, known):
-    """Logits of `test` after AdaGrad on `train`, in numpy; an unknown id weighs nothing."""
-    slots = len(known)
-    starts = np.cumsum([0] + [len(ids) for ids in known])
-
-    def places(window):
-        cells = window.ids[0].reshape(-1, slots)
-        at = np.stack([np.searchsorted(k, c) for k, c in zip(known, cells.T, strict=True)], 1)
-        at = np.minimum(at, np.diff(starts) - 1)
-        has_row = np.stack([k[a] for k, a in zip(known, at.T, strict=True)], 1) == cells
-        return np.where(has_row, at + starts[:-1], starts[-1])
-
-    x, weights, squares = places(train), np.zeros(starts[-1] + 1), np.full(starts[-1] + 1, 0.1)
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        for rows in np.array_split(rng.permutation(len(x)), 64):
-            error = 1 / (1 + np.exp(-weights[x[rows]].sum(1))) - train.labels[rows, 0]
-            gradient = np.bincount(x[rows].ravel(), np.repeat(error / 512, slots), len(weights))
-            squares += gradient**2
-            weights -= 1.0 * gradient / np.sqrt(squares)
-    weights[-1] = 0
-    return weights[places(test)].sum(1)
 
 
 def test_a_collected_read_ahead_never_blocks_the_making_of_another():

@@ -22,26 +22,6 @@ def random_gradients(rng: np.random.Generator) -> list[np.ndarray]:
     return [(10.0**i * 1e-2 * rng.normal(size=n)).astype(np.float32) for i, n in enumerate(SIZES)]
 
 
-def test_adam_step_is_that_of_keras() -> None:
-    """keras.optimizers.Adam.update_step, operation by operation in float32: the same bits."""
-    table = make_table(Optimizer("adam", 0.01, epsilon=1e-7, beta1=0.5, beta2=0.75), threads=1)
-    f = np.float32
-    w = [weights.copy() for weights in table.weights]
-    m, v = [np.zeros(n, f) for n in SIZES], [np.zeros(n, f) for n in SIZES]
-    rng = np.random.default_rng(2)
-    for t in range(1, 21):
-        gradients = random_gradients(rng)
-        table.apply(gradients)
-        # These betas are exact in float32, so alpha is rounded only once.
-        alpha = f(float(f(0.01)) * np.sqrt(1 - 0.75**t) / (1 - 0.5**t))
-        for i, g in enumerate(gradients):
-            m[i] += (g - m[i]) * f(1 - 0.5)
-            v[i] += (g * g - v[i]) * f(1 - 0.75)
-            w[i] -= m[i] * alpha / (np.sqrt(v[i]) + f(1e-7))
-    for real, wanted in zip(table.weights, w, strict=True):
-        np.testing.assert_array_equal(real, wanted)
-
-
 def test_a_far_step_is_set_at_once() -> None:
     """The powers of the betas stop at the smallest doubles, not at 0; setting must not spin."""
     table = DenseTable([1], ADAM, Pool(1))
@@ -51,18 +31,6 @@ def test_a_far_step_is_set_at_once() -> None:
     assert table.step == 10**15 + 1
     # No correction is left: m = 0.1, v = 0.01.
     np.testing.assert_allclose(table.weights[0], -0.01 * 0.1 / 0.1, 1e-5)
-
-
-def test_learning_rate() -> None:
-    table = make_table(ADAM)
-    weights_before = [weights.copy() for weights in table.weights]
-    table.set_learning_rate(0.0)
-    table.apply(random_gradients(np.random.default_rng(6)))
-    for a, b in zip(table.weights, weights_before, strict=True):
-        np.testing.assert_array_equal(a, b)
-    for wrong in (-1.0, np.nan, np.inf):
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            table.set_learning_rate(wrong)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -160,20 +160,6 @@ def test_the_example_of_the_page(tmp_path):
     assert done.stdout == "[0.5, -2.0]\n", done.stderr
 
 
-def test_records_as_they_are(small):
-    path, _, ids, rows = small
-    dictionary = Dictionary(path)
-    hashes = mix64(ids ^ np.uint64(SALT))
-    order = np.argsort(hashes)
-    for first, n in [(0, len(ids)), (10, 5), (len(ids), 0)]:
-        got = dictionary.records(first, n)
-        assert (got[0] == hashes[order][first : first + n]).all()
-        assert not got[1].any() and got[1].dtype == bool
-        assert got[2].tobytes() == rows[order][first : first + n].tobytes()
-    with pytest.raises(ValueError, match="records 990 to 1010 of"):
-        dictionary.records(990, 20)
-
-
 def test_a_stack_of_deltas(tmp_path):
     """Nine layers against a dict of what was written last."""
     rng = np.random.default_rng(8)
@@ -219,45 +205,6 @@ def test_other_dictionaries_are_not_stacked(tmp_path, small):
         delta = Dictionary(write(tmp_path / f"{number}", ids, payload, removed, **other)[0])
         with pytest.raises(ValueError, match="cannot be stacked"):
             DictionaryStack([delta, base])
-
-
-def writer(out, **changed):
-    given = {"linear": True, "width": 8, "cvm": False, "precision": "float32", "stride": 36}
-    given |= {"salt": SALT, "records": 3, "removed": 0, "delta": False} | changed
-    return DictionaryWriter(out.extend, **given)
-
-
-def test_what_a_writer_refuses():
-    hashes, payload = np.array([1, 2, 3], np.uint64), np.zeros((3, 36), np.uint8)
-    for given in [[1, 3, 2], [1, 2, 2]]:
-        with pytest.raises(ValueError, match="hashes do not ascend"):
-            writer(bytearray()).add(np.array(given, np.uint64), payload)
-    two = writer(bytearray())
-    two.add(hashes[1:2], payload[:1])
-    with pytest.raises(ValueError, match="hashes do not ascend"):
-        two.add(hashes[:2], payload[:2])
-    with pytest.raises(ValueError, match="more than the 2 records"):
-        writer(bytearray(), records=2).add(hashes, payload)
-    few = writer(bytearray())
-    few.add(hashes[:2], payload[:2])
-    with pytest.raises(ValueError, match="missing: 1 records"):
-        few.finish()
-    kept = writer(bytearray(), delta=True, removed=2)
-    kept.add(hashes, payload, np.array([True, False, False]))
-    with pytest.raises(ValueError, match="1 removed ones"):
-        kept.finish()
-    with pytest.raises(ValueError, match="only a delta"):
-        writer(bytearray()).add(hashes, payload, np.array([True, False, False]))
-    with pytest.raises(ValueError, match=r"payloads of \[3, 36\]"):
-        writer(bytearray()).add(hashes, payload[:, :32])
-    for wrong, why in [
-        ({"stride": 40}, "do not have 40 bytes"),
-        ({"precision": "int4"}, "int4"),
-        ({"removed": 1}, "1 of them removed"),
-        ({"records": 2**32}, "4294967296 records"),
-    ]:
-        with pytest.raises(ValueError, match=why):
-            writer(bytearray(), **wrong)
 
 
 def test_what_is_not_right_is_told_when_opened(tmp_path, small):
@@ -320,15 +267,6 @@ def test_an_index_that_is_not_there_is_made(small):
     ):
         with pytest.raises(ValueError, match="is closed"):
             call()
-
-
-def test_what_a_lookup_takes(small):
-    dictionary = Dictionary(*small[:2])
-    with pytest.raises(TypeError, match="uint64"):
-        dictionary.lookup(small[2].astype(np.int64))
-    with pytest.raises(ValueError, match="contiguous"):
-        dictionary.lookup(small[2][::2])
-    assert dictionary.lookup(small[2][:0])[0].shape == (0, 9)
 
 
 def test_opening_takes_no_time(tmp_path):

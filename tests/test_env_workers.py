@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
 import threading
 
@@ -81,19 +80,6 @@ def test_a_worker_is_killed(parts, rank, workers):
 
 
 ASYNC = ["cluster.mode=async"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_is_stopped_too_long(parts, rank):
-    with Scheduled(parts, own(), *ASYNC, timeout=5) as training:
-        training.until_saved()
-        os.kill(training.commands[rank].worker(), signal.SIGSTOP)
-        assert training.wait() == [0, 0], training.said
-    said = [command.said for command in training.commands]
-    assert re.search(rf"worker {rank} was stopped for \d\.\d s: all workers start", said[rank])
-    assert f"worker {1 - rank} has lost another one: all workers start" in said[1 - rank]
-    assert trained_once(training.run) and "Traceback" not in training.said
 
 
 @pytest.mark.long

@@ -201,21 +201,6 @@ def cells_of(batch: Batch) -> Iterator[tuple[int, SlotPlan, Array]]:
             yield cell, SLOTS[cell % len(SLOTS)], ids[offsets[cell] : offsets[cell + 1]]
 
 
-def test_reading_inserts_nothing() -> None:
-    rng = np.random.default_rng(3)
-    exchange = Exchange(2)
-    batches = [make_batch(rng, 30), make_batch(rng, 20)]
-    exchange.pull(batches, [None, None], False)
-    outputs, apart = outputs_of(30)
-    exchange.workers[0].gather(outputs, apart)
-    assert not any(output.any() for output in (*outputs, apart))
-    assert [table.rows for table in exchange.tables] == [0, 0]
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        exchange.workers[0].accumulate(outputs, apart)
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        exchange.pulls[0].apply()
-
-
 # ---- Shards ------------------------------------------------------------------
 
 
@@ -245,13 +230,6 @@ def test_a_table_refuses_keys_of_other_shards() -> None:
     other.reserve(len(split[1]))
     other.insert_records(split[1].tobytes())
     assert np.array_equal(records_of(part, other), records)
-
-
-def test_shards_are_set_before_rows() -> None:
-    table = make_table()
-    Workspace(table, SLOTS).find(*make_batch(np.random.default_rng(1), 10), True)
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        table.set_shards(0, 32)
 
 
 # ---- What is not a message ----------------------------------------------------
@@ -294,15 +272,6 @@ def test_a_wrong_push_changes_nothing(wrong: str) -> None:
     np.testing.assert_array_equal(
         records_of(pull.table)["embedding"], fresh["embedding"] - np.float32(0.5)
     )
-
-
-def test_a_push_after_an_eviction_is_refused() -> None:
-    pull, n = pulled()
-    pull.table.set_life(0, Life(unseen_steps=1))
-    pull.table.set_step(9)
-    assert pull.table.evict() == 3
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        pull.push_sums(0, np.ones((n, 4), np.float32))
 
 
 def test_rows_found_again_take_a_push_and_rows_that_are_gone_do_not() -> None:
@@ -383,57 +352,6 @@ def test_mutated_keys_are_refused_or_found() -> None:
     assert 500 < refused < 3500
     table_records = records_of(table)
     assert len(table_records) == table.rows and np.isfinite(table_records["embedding"]).all()
-
-
-def test_keys_are_used_in_their_order() -> None:
-    table = make_table()
-    worker = KeyWorkspace(table, SLOTS)
-    ids, offsets, examples = make_batch(np.random.default_rng(1), 10)
-    [n] = worker.number_keys(ids, offsets, examples, ALL)
-    rows = np.zeros((n, 4), np.float32)
-    outputs, apart = outputs_of(examples)
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        worker.gather(outputs, apart)
-    with pytest.raises(ValueError, match="expected rows of 1 peers"):
-        worker.set_rows([rows, rows])
-    with pytest.raises(ValueError, match=f"expected {4 * n} items"):
-        worker.set_rows([rows[1:]])
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        worker.set_rows([rows], [np.full(n, 1000, np.uint32)])
-    with pytest.raises(ValueError, match="can be written"):
-        worker.write_keys(0, bytes(8 * n), bytearray(2 * n))
-    with pytest.raises(ValueError, match="expected a peer below 1"):
-        worker.write_keys(1, rows, rows)
-    worker.set_rows([rows])
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        worker.set_rows([rows])
-    worker.gather(outputs, apart)
-    with pytest.raises(ValueError, match="TN_NO_BATCH"):
-        worker.write_sums(0, rows)
-    worker.accumulate(outputs, apart)
-    for call in (worker.apply, worker.squares):
-        with pytest.raises(ValueError, match="TN_NO_BATCH"):
-            call()
-    assert table.rows == 0
-    for first_shards in ([0], [0, 63], [1, 64], [0, 40, 30, 64], [0, 65]):
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            worker.number_keys(ids, offsets, examples, first_shards)
-
-
-def test_the_limit_of_gradients_is_divided_by_the_ranks() -> None:
-    for ranks in (1, 3):
-        worker = KeyWorkspace(make_table(), [SlotPlan(0, "sum", 0)], ranks)
-        offsets = np.arange(2, dtype=np.uint32)
-        worker.number_keys(np.ones(1, np.uint64), offsets, 1, ALL)
-        worker.set_rows([np.zeros(4, np.float32)])
-        gradients = [np.zeros((1, 1), np.float32), np.full((1, 3), 2.0**57, np.float32)]
-        if ranks == 1:
-            worker.accumulate(gradients)
-        else:
-            with pytest.raises(NotFiniteError):
-                worker.accumulate(gradients)
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        KeyWorkspace(make_table(), SLOTS, 65)
 
 
 # ---- Dense slices -------------------------------------------------------------

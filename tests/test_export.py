@@ -134,20 +134,6 @@ def lives(tmp_path_factory):
     return {name: history(folder / name, more) for name, more in LIVES.items()}
 
 
-@pytest.mark.parametrize("encoding", ["parquet", "text", "dictionary"])
-@pytest.mark.parametrize("life", LIVES)
-def test_an_export_has_what_the_tables_read(lives, tmp_path, life, encoding):
-    run, checkpoints = lives[life]
-    for number, (folder, state) in enumerate(checkpoints):
-        content = export(folder, run, tmp_path / str(number), encoding=encoding)
-        check_equal(tmp_path / str(number), passing(state, run, Filter()))
-        for entry in content.groups:
-            assert entry.rows == len(state[entry.group])
-            assert (entry.removed, entry.error, entry.threshold) == (0, None, None)
-            assert int(entry.salt) == group_salt(entry.group)
-        assert content.clock.step == 3 * (number + 1)
-
-
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 @pytest.mark.parametrize("encoding", ["parquet", "dictionary"])
 def test_lower_precision_and_its_error(lives, tmp_path, precision, encoding):
@@ -417,11 +403,6 @@ def test_filters_that_cannot_be(lives, tmp_path):
     assert not to.exists()
 
 
-def test_text_is_of_float32(lives, tmp_path):
-    run, checkpoints = lives["plain"]
-    refused("text", checkpoints[0][0], run, tmp_path / "a", encoding="text", precision="int8")
-
-
 # ---- Rows in three precisions -----------------------------------------------
 
 
@@ -483,23 +464,6 @@ def test_parquet_columns_of_lower_precision(lives, tmp_path):
         export(checkpoints[0][0], run, tmp_path / precision, precision=precision)
         schema = pq.read_schema(tmp_path / precision / "item.parquet")
         assert {field.name: str(field.type) for field in schema} == expected
-
-
-def test_text_lines(lives, tmp_path):
-    run, checkpoints = lives["changing"]
-    folder, state = checkpoints[0]
-    export(folder, run, tmp_path / "a", encoding="text")
-    lines = (tmp_path / "a/item.txt").read_text().splitlines()
-    assert len(lines) == len(state["item"])
-    hashes = []
-    for line in lines:
-        sign, dim, *floats = line.split("\t")
-        assert int(dim) == len(floats) == 6
-        expected = state["item"][int(sign)][1]
-        assert np.array(floats, np.float32).tobytes() == expected.tobytes()
-        assert all(len(text) <= 15 for text in floats)
-        hashes.append(hash_of("item", int(sign)))
-    assert hashes == sorted(hashes)
 
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -158,19 +158,6 @@ def test_a_loss_is_found_among_sessions(large_week, loss):
     assert reasons and f" {name}:" in f" {reasons[0].sentence.replace('.', ' ')}"
 
 
-def test_lengths_of_a_session_vary_together():
-    random = np.random.default_rng(8)
-    lengths = np.repeat(random.poisson(6, 300), 40)
-    clusters = Clusters()
-    clusters.begin(len(lengths), None)
-    clusters.add_lengths("tags", lengths)
-    means = [np.repeat(random.poisson(6, 300), 40) for _ in range(400)]
-    means = [drawn.sum() / (drawn > 0).sum() for drawn in means]
-    wanted = lengths.sum() * np.var(means) / np.mean(means) ** 2
-    assert clusters.length_effect("tags") == pytest.approx(wanted, rel=0.5)
-    assert wanted > 20
-
-
 def test_an_auc_of_few_sessions_is_no_inversion():
     looks = [replace(day, label_effects={"label": effect}) for day, effect in ((DAY, 30.0),) * 3]
     assert label_effect("label", looks) == 30

@@ -493,17 +493,6 @@ def test_ids_that_are_not_those_of_the_row_are_refused(everything):
         golden_checks.encoded_rows(golden, everything.description)
 
 
-def test_golden_0_keeps_nothing_and_checks_nothing(tmp_path):
-    write_rows(tmp_path / "train.csv", 100)
-    conf = conf_of(tmp_path, data={"validation": None})
-    model = Model(conf, golden=0)
-    assert model.golden.lines == []
-    checked = golden_checks.check_embeddings(
-        model.checkpoint, conf, Tables(model.model), Kept(), 200, exact=True
-    )
-    assert checked is None
-
-
 def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
     """Split, exported, verified on other examples, and scored from raw rows, slot by slot."""
     conf, given = everything.conf, (everything.checkpoint, everything.conf)

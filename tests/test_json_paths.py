@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tnctl.data import nested_columns
-from tnctl.data.formats import json_paths, jsonl_files
+from tnctl.data.formats import json_paths
 from tnctl.data.formats.jsonl_files import JsonReader
 
 DEVICE = pa.struct([("os", pa.string()), ("screen", pa.struct([("width", pa.int64())]))])
@@ -62,23 +62,6 @@ def test_they_are_what_nested_columns_have(tmp_path, seed, needed):
     expected = nested_columns.selected(batch, needed).to_pylist()
     [piece] = read(tmp_path, rows, needed)
     assert piece.skipped == 0 and piece.table.to_pylist() == expected
-
-
-def test_arrow_reads_structs_and_no_lists(tmp_path, monkeypatch):
-    by_arrow, read_by_arrow = jsonl_files._by_arrow, []
-
-    def counted(*arguments):
-        read_by_arrow.append((table := by_arrow(*arguments)) is not None)
-        return table
-
-    monkeypatch.setattr(jsonl_files, "_by_arrow", counted)
-    rows = rows_of(random.Random(1), 500)
-    for row in rows:
-        del row["device.os.name"]
-    read(tmp_path, rows, [*STRUCTS, "label"], of_ids=["device.os"])
-    assert read_by_arrow == [True]
-    read(tmp_path, rows, ["items.id"])
-    assert read_by_arrow == [True, False]
 
 
 def test_a_key_with_dots_comes_before_a_path(tmp_path):

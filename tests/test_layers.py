@@ -379,18 +379,6 @@ def test_cross_networks(count):
     check(layers.MixtureCross(count, 2, 3), mixture_cross(count, 2, 3), X)
 
 
-def test_version_1_is_version_2_with_equal_columns():
-    """x_0 (x_l^T w) = x_0 * (W x_l) when every output of W is x_l^T w (and there are no biases)."""
-    first, second = layers.VectorCross(3), layers.MatrixCross(3)
-    forward(first, X)
-    forward(second, X)
-    w = drawn(WIDTH, 3, seed=5)
-    first.kernel.assign(w)
-    for layer, [kernel] in enumerate(second.kernels):
-        kernel.assign(np.repeat(w[:, layer : layer + 1], WIDTH, axis=1))
-    np.testing.assert_allclose(forward(first, X), forward(second, X), rtol=1e-4, atol=1e-5)
-
-
 LENGTHS = np.array([0, 1, 2, 3, 3, 1, 2], np.int32)
 LONGEST = 3
 

@@ -11,7 +11,6 @@ from tnctl import schema
 from tnctl.data.batches import Batch
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
-from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
 from tnctl.training.step import TrainingStep
@@ -150,20 +149,6 @@ def test_the_places_of_all_kinds_of_slots(tmp_path):
     assert [table.cells for table in layout.tables] == [6, 1, 1, 1, 1, 1]
 
 
-def test_logits_are_the_sum_of_all_inputs(tmp_path):
-    model = building.build(conf_of(tmp_path), Statistics())
-    step = TrainingStep(model, 5)
-    for seed in range(3):
-        batch = batch_of(model, 5, seed)
-        batch.numeric *= 0.1
-        # Rows exist before the step is watched, so that they can be looked up.
-        step(batch)
-        expected = logits_of(model, batch)
-        inference = Inference(model, 5)
-        np.testing.assert_allclose(inference(batch)[:, 0], expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(step(batch).logits[:, 0], expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("rows", [5, 3])
 def test_a_step_moves_each_row_by_its_share(tmp_path, rows):
     model = building.build(conf_of(tmp_path), Statistics())
@@ -188,33 +173,6 @@ def test_a_step_moves_each_row_by_its_share(tmp_path, rows):
             rates[:] = 0
         after = model.tables[number].lookup(group, id_)
         np.testing.assert_allclose(after, before[key] - rates * gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_the_rate_factor_reaches_every_table(tmp_path):
-    model = building.build(conf_of(tmp_path), Statistics())
-    step = TrainingStep(model, 5)
-    batch = batch_of(model, 5, 1)
-    step(batch)
-    step.rate_factor = 0.0
-    records = [part.tobytes() for table in model.tables for part in table.records()]
-    model.tables[0].set_step(1)
-    step(batch)
-    weights = [
-        {name: part[name].tobytes() for name in ("linear", "embedding") if name in part.dtype.names}
-        for table in model.tables
-        for part in table.records()
-    ]
-    step.rate_factor = 1.0
-    assert records and weights
-    step(batch)
-    moved = [
-        {name: part[name].tobytes() for name in ("linear", "embedding") if name in part.dtype.names}
-        for table in model.tables
-        for part in table.records()
-    ]
-    frozen = [table.kind.frozen for table in model.layout.tables]
-    for array, other, is_frozen in zip(weights, moved, frozen, strict=True):
-        assert (array == other) == is_frozen
 
 
 def test_one_width_where_a_recipe_needs_it(tmp_path):

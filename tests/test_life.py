@@ -4,8 +4,6 @@ import collections
 import csv
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -696,23 +694,6 @@ def test_train_with_admission_and_counts(workspace, cli):
     assert logits[0] == logits[1] != logits[2]
 
 
-def test_a_checkpoint_has_the_whole_life(workspace, cli):
-    """Loaded, a model has the same rows, counts, sketch and figures, and trains on the same."""
-    rules = ["life.admission.after=2", "life.shows.keep=true", "life.eviction.unseen_steps=5"]
-    done = cli("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
-    assert done.code == 0, done.err
-    checkpoint = loading.newest(str(workspace / "run"))
-    model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-    figures = eviction.figures(model.layout, table_figures(model))
-    assert sum(of_group.evicted for of_group in figures.values()) > 0
-    for name, of_group in figures.items():
-        records, group = group_records(checkpoint, name)
-        assert {key: getattr(group, key) for key in vars(of_group)} == vars(of_group)
-        assert len(records) == of_group.rows
-    [table] = model.tables
-    assert table.sketch.any()
-
-
 def test_days_pass_for_rows(workspace, cli):
     """Daily training by files: unseen rows go at a day's end, and counts decay day by day."""
     lines = (workspace / "clicks/train.csv").read_text().splitlines()
@@ -795,21 +776,3 @@ def test_who_is_admitted_is_what_a_loop_finds():
     assert waited == 10_000
     none = np.empty(0, np.uint64), np.empty(0, np.int64)
     assert [len(array) for array in sample_ids.admitted(*none, life, 1)[:2]] == [0, 0]
-
-
-@pytest.mark.long
-def test_ten_days_of_new_ids_take_the_memory_of_three():
-    """30 % of the ids are new each day: evicted, tables stay as they are and so does the AUC."""
-    results = {}
-    for name in ("kept", "evicted"):
-        command = [sys.executable, "-m", "benchmarks.days", "--life", name]
-        command += ["--examples", "100000", "--ids", "50000"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        results[name] = json.loads(done.stdout.splitlines()[-1])
-    kept, evicted = results["kept"], results["evicted"]
-    assert kept["rows"][-1] > 2 * kept["rows"][2]
-    for figure in ("rows", "tables", "resident"):
-        assert evicted[figure][-1] <= 1.05 * evicted[figure][2], figure
-    np.testing.assert_allclose(evicted["auc"], kept["auc"], atol=0.001)
-    assert evicted["auc"][-1] > 0.6

@@ -1,6 +1,5 @@
 """A row's life in the C table, against a model in plain Python: counts, days, removal, memory."""
 
-import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -242,19 +241,6 @@ def test_counts_days_and_removal(rules: str) -> None:
     assert (sum(model.evicted.values()) > 50) == (rules != "none")
 
 
-def test_bound_without_shows_removes_the_longest_unseen() -> None:
-    lives = dict.fromkeys(NAMES, Life(most_rows=40))
-    table, model = new_table(2, lives, shows=False), Model(lives)
-    batch, random = new_batch(table), np.random.default_rng(3)
-    for number in range(1, 60):
-        ids, offsets = random_cells(random, number)
-        step(batch, number, ids, offsets, None)
-        model.train(number, ids, offsets, np.zeros(EXAMPLES, np.float32))
-        assert table.bound() == model.bound(keep_shows=False)
-    check_rows(table, model)
-    assert min(model.evicted.values()) > 100
-
-
 @pytest.mark.parametrize("ties", ["all equal", "few values", "many values"])
 def test_bound_of_many_rows_of_equal_worth(ties: str) -> None:
     """The first row that stays is found by counting; ties go by `changed`, then by hash."""
@@ -272,20 +258,6 @@ def test_bound_of_many_rows_of_equal_worth(ties: str) -> None:
     score = (records["show"][:, 0].astype(np.float64) * 0.1).astype(np.float32)
     stays = np.lexsort((hashes, records["changed"], score))[n - most + most // 16 :]
     assert set(records_of(table)["id"]) == set(ids[stays])
-
-
-def test_occurrences_before_admission_are_not_counted() -> None:
-    table = new_table(1, {0: Life(admit_after=3)}, sketch_bytes=65536)
-    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
-    table.set_step(1)
-    ids, offsets = np.full(5, 9, np.uint64), np.arange(6, dtype=np.uint32)
-    batch.find(ids, offsets, 5, insert=True)
-    gradients = [np.ones((5, 1), np.float32), np.ones((5, WIDTH), np.float32)]
-    batch.accumulate(gradients)
-    batch.count(np.array([1, 1, 0, 1, 0], np.float32))
-    batch.apply()
-    row = records_of(table)[0]
-    assert (row["show"][0], row["click"][0]) == (3, 1)
 
 
 def test_rows_that_all_train_keep_their_counts_through_days() -> None:
@@ -505,27 +477,3 @@ def test_steps_before_the_first_day_are_of_it() -> None:
     assert table.evict() == 0
     table.set_days([(738_000, 100), (738_004, 200)])
     assert table.evict() == 1
-
-
-def test_figures_are_taken_over() -> None:
-    table = new_table(1, {})
-    table.set_figures(5, Figures(rows=99, admitted=99, waiting=12, evicted=30))
-    assert table.figures(5) == Figures(0, 30, 12, 30)
-
-
-def test_wrong_calls() -> None:
-    table = new_table(1, {}, shows=False)
-    batch = Workspace(table, [SlotPlan(0, "sum", 0)])
-    batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)
-    with pytest.raises(ValueError, match="out of its range"):
-        batch.count(np.zeros(1, np.float32))
-    with pytest.raises(ValueError, match="1 clicks"):
-        batch.count(np.zeros(2, np.float32))
-    for days in itertools.permutations([(1, 1), (2, 5), (3, 9)]):
-        if list(days) != sorted(days):
-            with pytest.raises(ValueError, match="out of its range"):
-                table.set_days(days)
-    with pytest.raises(ValueError, match="out of its range"):
-        SparseTable([Segment("a", 1, "sum", SGD)], 1, Pool(1), cvm=True)
-    with pytest.raises(ValueError, match="group"):
-        table.set_life(77, OFF)

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import resource
-import time
 
 import pytest
 from test_resume import outcome, stop_at, train
@@ -94,11 +93,6 @@ def test_a_ulimit(system, monkeypatch, number, name, used):
     assert tightest(system()) == Limit(name, 1200 * MIB, (1200 - used) * MIB)
 
 
-def test_the_limits_of_this_system():
-    limit = tightest()
-    assert limit is None or limit.total > 0
-
-
 def test_a_model_that_has_no_room(monkeypatch):
     monkeypatch.setattr(memory_limits, "tightest", lambda: Limit("ulimit -v", 900 * MIB, 300 * MIB))
     memory_limits.require(200 * MIB, 100 * MIB, "the model of it")
@@ -143,33 +137,6 @@ def test_an_allocation_that_fails(workspace, cli, monkeypatch):
     message = "out of memory after step 3 (TN_NO_MEMORY: an allocation failed): the tables hold"
     assert message in done.last
     assert "step-0000000002 is saved. Run the same command again with more memory" in done.last
-
-
-def test_memory_is_looked_at_once_a_second_and_only_where_tables_grow(monkeypatch):
-    clock, held, looked = [100.0], [MIB], []
-
-    def limit(**_):
-        looked.append(clock[0])
-        return Limit("ulimit -v", 1 << 30, 1)
-
-    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: held[0])
-    monkeypatch.setattr(memory_watch, "table_words", lambda _: "the tables hold 9 GiB")
-    monkeypatch.setattr(memory_limits, "tightest", limit)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    watch = memory_watch.MemoryWatch(None)
-    for _ in range(1000):
-        clock[0] += 0.01
-        assert watch.shortage(None) is None
-    assert looked == []
-    held[0] += 1
-    shortages = []
-    for _ in range(1000):
-        clock[0] += 0.01
-        held[0] += 1
-        shortages.append(watch.shortage(None))
-    expected = "ulimit -v (1.0 GiB) leaves 1 B, and the tables hold 9 GiB and grow"
-    assert {line for line in shortages if line is not None} == {expected}
-    assert len(looked) in (9, 10)
 
 
 def test_processes_of_one_machine_share_its_memory(system, monkeypatch):

@@ -177,15 +177,6 @@ def test_slices_of_tables():
         assert part.to_pydict() == expected
 
 
-def test_only_fields_that_are_named_are_read():
-    schema = pa.table(NESTED).schema
-    assert stored_columns(["user.country", "y", "user.age"], schema) == [
-        "user.age", "user.country", "y",
-    ]  # fmt: skip
-    assert stored_columns(["user.name.first", "user.name"], schema) == ["user.name"]
-    assert stored_columns(["basket.id", "basket.count", "tags.key"], schema) == ["basket", "tags"]
-
-
 @pytest.mark.parametrize(
     ("path", "words"),
     [

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from resealed_manifests import reseal
 
-import tnctl
 from tnctl import files, saved_conf, schema
 from tnctl.cli import compose
 from tnctl.cluster.joining.digests import digests_of
@@ -202,20 +201,6 @@ def test_the_folder_of_a_group_is_that_of_the_conf(project):
 def test_a_shipped_conf_starts_in_the_working_folder():
     conf = compose.compose(compose.conf_file("criteo"), ["data.root=x"])
     assert conf.paths == schema.Paths() and conf.root_of("data.train") == "x"
-
-
-def test_a_run_from_python(project, monkeypatch):
-    (project / "confs/my.yaml").write_text(
-        CONF.replace("{recipe: lr}, _self_]", "_self_]\nrecipe: {name: own.py}")
-    )
-    (project / "confs/own.py").write_text(RECIPE)
-    monkeypatch.chdir(project / "cwd")
-    conf = tnctl.compose(project / "confs/my.yaml", [f"output={project}/cwd/run"])
-    run = tnctl.train(conf, golden=0)
-    monkeypatch.chdir(project / "third")
-    assert run.network is not None
-    with pytest.raises(tnctl.UserError, match=f"recipe.name={project}/confs/own.py to run it"):
-        tnctl.open(project / "cwd/run")
 
 
 # ---- What is saved -----------------------------------------------------------

@@ -100,13 +100,6 @@ def test_what_is_asked_wrongly_is_one_line(trained, cli):
     assert not (trained / "run/predictions.parquet").exists()
 
 
-def test_columns_of_heads():
-    assert columns_written(("label",)) == ["prediction", "logit"]
-    assert columns_written(("ctr", "cvr")) == [
-        "prediction_ctr", "logit_ctr", "prediction_cvr", "logit_cvr",
-    ]  # fmt: skip
-
-
 def test_several_heads_and_squared_error():
     class Model:
         heads = ("ctr", "cvr")

@@ -280,16 +280,6 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
         same([*a.ids, *a.offsets], [*b.ids, *b.offsets])
 
 
-def test_files_end_after_some_row_groups(conf, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparing, "GROUPS_PER_FILE", 3)
-    preparing.prepare(conf, str(tmp_path / "to"))
-    parts = manifest.read(str(tmp_path / "to"), PreparedManifest).splits["train"].parts
-    groups = [pq.ParquetFile(tmp_path / "to" / name).num_row_groups for name in parts]
-    assert sum(groups) == 8
-    assert max(groups) == 3
-    same_windows(conf, changed(conf, prepared=str(tmp_path / "to")), "train")
-
-
 # ---- Refusals
 
 
@@ -447,12 +437,3 @@ def test_training_gives_the_same_bytes(workspace, copied_process, cli):
     for report in reports:
         report.pop("timing")
     assert reports[0] == reports[1]
-
-
-def test_mistakes_are_one_line(workspace, cli):
-    assert "give to=URL" in cli("prepare", "conf=small.yaml", cwd=workspace).line
-    assert cli("prepare", "to=x", cwd=workspace).code == 2
-    done = cli("prepare", "conf=small.yaml", "to=clicks", cwd=workspace)
-    assert f"contains {workspace}/clicks/train.csv, which this command reads" in done.last
-    done = cli("train", "conf=small.yaml", "data.prepared=clicks", "output=c", cwd=workspace)
-    assert "clicks has no manifest.json" in done.last

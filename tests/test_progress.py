@@ -125,17 +125,6 @@ def test_a_further_line_without_a_terminal(shown):
     ]
 
 
-def test_a_further_line_in_a_terminal(shown):
-    console, _ = shown
-    out = console(True)
-    with Display("epoch", 100) as display:
-        display.update(10, {"loss": "0.7"}, WORKERS)
-        display._live.refresh()
-        assert WORKERS in out.getvalue()
-        display.finish()
-    assert out.getvalue().endswith(f"epoch  loss 0.7\n  {WORKERS}\n")
-
-
 def test_ctrl_c_gives_the_terminal_back(shown):
     console, _ = shown
     out = console(True)
@@ -161,16 +150,6 @@ def test_ctrl_c_while_it_starts(shown, monkeypatch):
         pass
     assert not display._live.is_started
     assert progress._open == []
-
-
-def test_a_terminal_may_be_narrow(shown):
-    console, _ = shown
-    out = console(True)
-    progress.console.width = 40
-    with Display("epoch 1/2", 1000) as display:
-        display.update(250, {f"figure {n}": "0.123456" for n in range(9)})
-        display._live.refresh()
-    assert "Traceback" not in out.getvalue()
 
 
 def test_waiting_in_a_display_is_a_note_in_it(shown):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -487,26 +486,6 @@ def test_a_recipe_trains_and_is_served(cli, tmp_path, conf):
     for command in ("split-graph", "export-embeddings", "verify-serving"):
         done = cli(command, "output=run", cwd=tmp_path)
         assert done.code == 0, (command, done.err)
-
-
-@pytest.mark.long
-def test_batch_norm_and_dropout_go_on_where_they_were(cli, tmp_path):
-    """Two epochs at once are two epochs with a stop between them, to the bit."""
-    arguments = ["conf=deepfm", *SMALL, "recipe.batch_norm=true", "recipe.dropout=0.3"]
-    whole = cli("train", *arguments, "train.epochs=2", "output=whole", cwd=tmp_path)
-    assert whole.code == 0, whole.err
-    again = cli("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
-    assert again.code == 0, again.err
-    # As if the process had ended after the first epoch: its checkpoint is the newest.
-    checkpoints = sorted((tmp_path / "again/checkpoints").iterdir())
-    shutil.rmtree(checkpoints[-1])
-    (tmp_path / "again/report.json").unlink()
-    resumed = cli("train", *arguments, "train.epochs=2", "output=again", cwd=tmp_path)
-    assert resumed.code == 0, resumed.err
-    assert "resuming from" in resumed.err
-    reports = [report_of(tmp_path / name) for name in ("whole", "again")]
-    assert reports[0]["auc"] == reports[1]["auc"]
-    assert reports[0]["logloss"] == reports[1]["logloss"]
 
 
 OWN_CONF = """\

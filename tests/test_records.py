@@ -14,7 +14,6 @@ from tnctl.tables import (
     SlotPlan,
     SparseTable,
     Workspace,
-    key_hashes,
 )
 
 NAMES = {0: "item", 9: "user", 4: "tag"}
@@ -75,15 +74,6 @@ def test_a_delta_is_the_rows_changed_from_a_step_on() -> None:
     assert np.array_equal(np.concatenate(parts), whole[whole["changed"] >= 4])
 
 
-def test_records_are_in_the_order_of_the_hash() -> None:
-    table = filled_table(3000)
-    whole = all_records(table)
-    hashes = table.hashes(whole["group"], whole["id"])
-    assert np.all(hashes[1:] > hashes[:-1])
-    middle = hashes[len(hashes) // 2]
-    assert np.array_equal(all_records(table, last=int(middle)), whole[hashes <= middle])
-
-
 # ---- Loading ---------------------------------------------------------------
 
 
@@ -102,39 +92,6 @@ def test_loaded_records_are_the_same_again(threads: int, at_a_time: int) -> None
     for each in (table, copy):
         train(each, ids, 6)
     assert np.array_equal(all_records(copy), all_records(table))
-
-
-def test_reserving_takes_the_memory_that_growing_takes() -> None:
-    table = filled_table(200_000)
-    copy = new_table(1)
-    copy.reserve(table.rows)
-    index_bytes = copy.index_bytes
-    copy.insert_records(all_records(table).view("u1"))
-    # beside the index these are the lists of blocks, which grow with the rows
-    assert copy.index_bytes - index_bytes < 0.01 * index_bytes
-    assert abs(copy.index_bytes - table.index_bytes) < 0.25 * table.index_bytes
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_wrong_records_are_refused_and_none_goes_in(threads: int) -> None:
-    records = all_records(filled_table(2000))
-    for place in (0, len(records) // 2, len(records) - 2):
-        swapped = records.copy()
-        swapped[[place, place + 1]] = records[[place + 1, place]]
-        unknown = records.copy()
-        unknown["group"][place] = 77
-        for wrong, message in ((swapped, "order"), (unknown, "no such group")):
-            table = new_table(threads)
-            with pytest.raises(ValueError, match=message):
-                table.insert_records(wrong.view("u1"))
-            assert table.rows == 0
-        table = new_table(threads)
-        table.insert_records(records[place : place + 1].view("u1"))
-        with pytest.raises(ValueError, match="already"):
-            table.insert_records(records.view("u1"))
-        assert table.rows == 1
-    with pytest.raises(ValueError, match="expected records of"):
-        table.insert_records(b"short")
 
 
 # ---- Keys ------------------------------------------------------------------
@@ -168,18 +125,3 @@ def test_contains_tells_for_each_key() -> None:
     assert table.contains(groups, ids).tolist() == wanted
     assert any(wanted) and not all(wanted)
     assert table.contains(there["group"], there["id"]).all()
-
-
-def test_keys_of_unknown_groups_are_refused() -> None:
-    table = new_table(1)
-    for groups in ([0, 1], [0, 200]):
-        keys = np.array(groups, np.uint16), np.zeros(2, np.uint64)
-        for call in (table.contains, table.fresh_records, table.hashes):
-            with pytest.raises(ValueError, match="no such group"):
-                call(*keys)
-    with pytest.raises(ValueError, match="no such group"):
-        key_hashes({}, *keys)
-    with pytest.raises(ValueError, match="a group for each of 2 ids"):
-        table.contains(np.zeros(1, np.uint16), np.zeros(2, np.uint64))
-    with pytest.raises(TypeError, match="uint16"):
-        table.contains(np.zeros(2, np.int64), np.zeros(2, np.uint64))

@@ -426,33 +426,6 @@ def test_prefixes_are_apart(server):
         export(server, first, prefix="a b")
 
 
-def test_a_reader_under_switches_sees_one_version(server):
-    rows = 2000
-    stop, seen = threading.Event(), []
-    export(server, made(rows, value=0), 1, grace=0)
-
-    def read():
-        embeddings = RedisEmbeddings(server.url)
-        rng = np.random.default_rng(0)
-        while not stop.is_set():
-            ids = rng.integers(0, rows, 26).astype(np.uint64)
-            floats, known = embeddings.lookup("user", ids)
-            seen.append((bool(known.all()), len(np.unique(floats)), float(floats.max())))
-        embeddings.close()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    for value in range(1, 7):
-        # No time for readers at all: they must come over by themselves.
-        export(server, made(rows, value=value), value + 1, grace=0)
-        time.sleep(0.05)
-    stop.set()
-    thread.join()
-    assert {(known, values) for known, values, _ in seen} == {(True, 1)}
-    versions = [value for _, _, value in seen]
-    assert versions == sorted(versions) and len(set(versions)) > 3
-
-
 # ---- Deltas ----
 
 

@@ -1,7 +1,6 @@
 """report.html: well-formed, on its own, and true to report.json and log.jsonl."""
 
 import json
-import math
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -9,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tnctl.training.report import LogLine, Report, charts
-from tnctl.training.report.charts import Series, lines, number, scale_of, thinned, ticks
+from tnctl.training.report import LogLine, Report
 from tnctl.training.report.fragments import Markup, fill, fragments
 from tnctl.training.report.page import InputRow, render
 
@@ -190,51 +188,6 @@ def test_every_text_that_is_filled_in_is_escaped():
                 fill(name, **values)
 
 
-def test_the_charts_data_is_what_was_given():
-    html = lines("loss", "step", [Series("a", [(1, 0.5), (2, 0.25)], 1), Series("none", [], 2)])
-    figure = ElementTree.fromstring(html)
-    data = json.loads(figure.find("svg").get("data-series"))
-    assert [curve["name"] for curve in data] == ["a"]
-    assert [at[2:] for at in data[0]["at"]] == [[1, 0.5], [2, 0.25]]
-    assert lines("loss", "step", [Series("none", [], 1)]) == ""
-    assert lines("loss", "step", [Series("nan", [(1, math.nan)], 1)]) == ""
-    # A single point is a dot, for it is no line.
-    assert "<circle" in lines("loss", "step", [Series("one", [(5, 0.5)], 1)])
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (0.61234, 0.61301), (-3, 7), (1, 1_000_000), (5, 5), (1e-9, 2e-9)]
-)
-def test_ticks_are_round_and_inside(low, high):
-    places = ticks(low, high)
-    assert 1 <= len(places) <= 11
-    span = high - low
-    assert all(low - 1e-6 * span <= value <= high + 1e-6 * span for value in places)
-    if span:
-        assert len(places) >= 3
-        step = (places[1] - places[0]) / 10 ** math.floor(math.log10(places[1] - places[0]) + 1e-9)
-        assert min(abs(step - k) for k in (1, 2, 5, 10)) < 1e-6
-        # Their texts can be told apart.
-        if span > 1e-6:
-            assert len({number(value) for value in places}) == len(places)
-
-
-def test_scales():
-    scale = scale_of([1.0, 3.0], 100, 0, 0.0)
-    assert (scale(1.0), scale(2.0), scale(3.0)) == (100, 50, 0)
-    for values in ([0.0], [5.0], [-2.0, -2.0]):
-        position = scale_of(values, 0, 10, 0.05)
-        assert 0 <= position(values[0]) <= 10
-
-
-def test_long_curves_are_thinned_to_their_ends():
-    points = [(float(n), math.sin(n)) for n in range(100_000)]
-    kept = thinned(points)
-    assert len(kept) == charts.MOST_POINTS
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-    assert thinned(points[:7]) == points[:7]
-
-
 def test_a_runs_page(trained):
     run = trained / "run"
     html = (run / "report.html").read_text()
@@ -251,17 +204,6 @@ def test_a_runs_page(trained):
     assert [at[2:] for at in validation["at"]] == [
         [12, content["epochs"][0]["validation"]["logloss"]]
     ]
-
-
-def test_a_run_among_runs(trained, cli):
-    done = cli("runs", "run", "--json", cwd=trained)
-    assert done.code == 0, done.err
-    [run] = json.loads(done.out)["runs"]
-    content = json.loads((trained / "run/report.json").read_text())
-    assert (run["state"], run["problem"]) == ("finished", None)
-    assert run["test"]["auc"] == content["auc"]
-    assert run["validation"]["auc"] == content["evaluations"][-1]["validation"]["auc"]
-    assert run["seconds"] == content["timing"]["seconds"]
 
 
 def test_importance_on_the_page(workspace, cli):

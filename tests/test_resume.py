@@ -166,41 +166,6 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(way, workspace, cli, at_
     assert outcome(workspace / "run") == whole
 
 
-@pytest.mark.long
-def test_a_pass_that_is_cut_into_units_is_resumed(workspace, cli, at_step, monkeypatch, tmp_path):
-    """One process trains what is left of units that were cut for three workers."""
-    from tnctl.training import workers
-
-    whole_pass = workers.PassPosition
-
-    class Cut(whole_pass):
-        def __init__(self, conf, start, _, skipped):
-            super().__init__(conf, start, 3, skipped)
-
-        def dealt(self):
-            return [self.remainders]
-
-    lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
-    for part, rows in enumerate((lines[1:701], lines[701:1900], lines[1900:])):
-        (workspace / f"clicks/part-{part}.csv").write_text("".join([lines[0], *rows]))
-    overrides = ["data.train=part-*.csv", "data.window=500", "train.batch_size=200"]
-    monkeypatch.setattr(workers, "PassPosition", Cut)
-    train(cli, workspace, *overrides)
-    whole = outcome(workspace / "run")
-    os.rename(workspace / "run", tmp_path / "whole")
-    saving = [*overrides, "save.every_steps=4"]
-    at_step(7, kill)
-    train(cli, workspace, *saving, killed=True)
-    position = content_of(workspace / "run")["position"]
-    assert (position["units"]["done"], position["units"]["open"]) == ([[0, 0]], [[1, 0, 100]])
-    shown = cli("checkpoint", "inspect", "run", cwd=workspace)
-    assert "units (1 of 3 done, 1 begun)" in shown.out + shown.err
-    monkeypatch.setattr(workers, "PassPosition", whole_pass)
-    at_step(0, nothing)
-    train(cli, workspace, *saving)
-    assert outcome(workspace / "run") == whole
-
-
 def break_rows(path):
     lines = path.read_text().splitlines(keepends=True)
     price = lines[0].strip().replace('"', "").split(",").index("price")
@@ -248,17 +213,6 @@ def test_saves_change_nothing(usual, workspace, cli):
     timing = json.loads((workspace / "run/report.json").read_text())["timing"]
     assert timing["saved_bytes"] > 24 * 10_000
     assert 0 < timing["save_stalled_seconds"] <= timing["save_seconds"]
-
-
-def test_the_newest_and_the_best_stay(workspace, cli):
-    overrides = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
-                 "evaluation.every_steps=2", "save.every_steps=2", "save.keep=2"]  # fmt: skip
-    train(cli, workspace, *overrides)
-    report = json.loads((workspace / "run/report.json").read_text())
-    best = report["best"]["step"]
-    assert best < 26
-    kept = [f"step-{best:010d}", "step-0000000028", "step-0000000030"]
-    assert names(workspace / "run") == kept
 
 
 def test_a_checkpoint_every_so_many_minutes(workspace, cli, monkeypatch):

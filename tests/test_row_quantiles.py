@@ -77,28 +77,6 @@ def test_buckets_are_those_of_a_slow_model():
             assert len(set(numbers.tolist())) == len(counts)
 
 
-@pytest.mark.parametrize("buckets", [2, 8, 64])
-def test_buckets_of_different_values_have_equal_numbers_of_rows(buckets):
-    values = np.random.default_rng(buckets).lognormal(3, 2, 10_007)
-    boundaries = boundaries_of(values, buckets)
-    rows = rows_of_buckets(values, boundaries)
-    assert len(rows) == buckets and max(rows) - min(rows) <= 1
-    quantiles = np.quantile(values, np.arange(1, buckets) / buckets, method="inverted_cdf")
-    places = np.searchsorted(np.sort(values), [boundaries, quantiles])
-    assert np.abs(places[0] - places[1]).max() <= 1
-
-
-def test_a_value_of_most_rows_has_a_bucket_and_the_others_share_the_rest():
-    random = np.random.default_rng(1)
-    for low in (0, -1):
-        values = np.concatenate([np.zeros(7000), random.uniform(low, 1, 3000)])
-        boundaries = boundaries_of(values, 64)
-        rows = rows_of_buckets(values, boundaries)
-        assert len(rows) == 64 and rows.count(7000) == 1
-        others = [count for count in rows if count != 7000]
-        assert min(others) > 43 and max(others) < 52  # 3000 / 63 is 47.6
-
-
 @pytest.mark.parametrize(
     ("values", "buckets", "expected"),
     [

@@ -96,59 +96,12 @@ def test_standard_input_and_output_without_a_word_more(artefacts, expected):
     close([list(json.loads(line).values()) for line in done.stdout.splitlines()], expected)
 
 
-def test_parts_of_any_size_come_to_the_same(artefacts, expected, cli, tmp_path, monkeypatch):
-    from tnctl.data.formats import text_lines
-    from tnctl.serving import scoring
-
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 3000)
-    monkeypatch.setattr(scoring, "BATCH_ROWS", 11)
-    for source in ("rows.csv", "rows.jsonl"):
-        to = tmp_path / f"{source}.csv"
-        done = cli(
-            "score", *ARTEFACTS, f"input={source}", f"to={to}", "overwrite=true", cwd=artefacts
-        )
-        assert done.code == 0, done.err
-        close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
-
-
 def test_no_rows_have_no_scores(artefacts, cli, tmp_path):
     (tmp_path / "none.jsonl").write_text("")
     done = cli("score", *ARTEFACTS, f"input={tmp_path / 'none.jsonl'}", f"to={tmp_path / 'o.csv'}",
                 cwd=artefacts)  # fmt: skip
     assert done.code == 0 and "0 scores" in done.last
     assert (tmp_path / "o.csv").read_bytes() == b'"prediction","logit"\n'
-
-
-def test_a_bad_row_is_named_by_its_line_and_leaves_nothing(artefacts, cli, tmp_path):
-    good = (artefacts / "rows.jsonl").read_text().splitlines()[:5]
-    row = json.loads(good[0])
-    for wrong, said in (
-        ({**row, "price": "much"}, "line 6, column 'price': 'much' is not a number"),
-        ({**row, "user_id": 1.5}, "line 6, column 'user_id': 1.5 is no id"),
-        ([1], "line 6: no JSON object"),
-    ):
-        path = tmp_path / "bad.jsonl"
-        path.write_text("\n".join([*good, json.dumps(wrong), *good]))
-        done = cli(
-            "score",
-            *ARTEFACTS,
-            f"input={path}",
-            f"to={tmp_path / 'o'}",
-            "overwrite=true",
-            cwd=artefacts,
-        )
-        assert done.code == 1
-        assert str(path) in done.last and said in done.last
-        assert not (tmp_path / "o").exists()
-    (tmp_path / "short.csv").write_text("user_id,item_id\nu1,i1\n")
-    done = cli(
-        "score",
-        *ARTEFACTS,
-        f"input={tmp_path / 'short.csv'}",
-        f"to={tmp_path / 'o'}",
-        cwd=artefacts,
-    )
-    assert done.code == 1 and "has no column" in done.last
 
 
 def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, cli, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import pytest
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
-from tnctl.serving.rows import block_files
 from tnctl.serving.rows.export_document import ExportManifest
 
 STEP = "run/checkpoints/step-0000000012"
@@ -75,26 +74,6 @@ def test_an_export_is_the_checkpoints_rows(served):
     schema_ = pq.read_schema(folder / "user_id.parquet")
     assert schema_.field("id").type == pa.uint64()
     assert schema_.field("embedding").type == pa.list_(pa.float32(), 4)
-
-
-def in_parts(stream, size):
-    """The same records, so many at a time."""
-
-    def parts(*arguments):
-        for records in stream(*arguments):
-            for start in range(0, len(records), size):
-                yield records[start : start + size]
-
-    return parts
-
-
-def test_an_export_in_small_parts_is_the_same(run_copy, cli, monkeypatch):
-    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 10)
-    monkeypatch.setattr(rows, "stream", in_parts(rows.stream, 7))
-    assert cli("export-embeddings", "output=run", cwd=run_copy).code == 0
-    folder = run_copy / "run/embeddings"
-    same_as_the_checkpoint(run_copy, lambda name: read_parquet(folder / name))
-    assert pq.ParquetFile(folder / "user_id.parquet").num_row_groups > 1
 
 
 def test_serving_equals_training(served, process):
@@ -220,8 +199,6 @@ def test_without_files_there_is_nothing_to_verify(run_copy, cli):
     ("arguments", "said"),
     [
         (["format=dictionary"], ["x from the files, bit by bit"]),
-        (["format=text"], ["x from the files, bit by bit"]),
-        (["precision=float16"], ["weights of exported embeddings", "stated"]),
         (["format=dictionary", "precision=int8"], ["weights of exported embeddings", "stated"]),
         (["only=user_id,interests"], ["rows that the filter left out", "weights of exported"]),
     ],

@@ -306,15 +306,6 @@ def test_indicator_is_keras_category_encoding(mode):
     )
 
 
-def test_weighted_indicator_is_keras_category_encoding_with_weights():
-    rows, weights = [[0, 1, 0], [2, 2, 1]], [[0.5, 1.0, 0.25], [1.5, -0.5, 2.0]]
-    layer = keras.layers.CategoryEncoding(num_tokens=3, output_mode="count")
-    expected = np.asarray(layer(np.array(rows), count_weights=np.array(weights)))
-    slot = Slot(ids="integer", size=3, indicator=True, weights="w")
-    window = encoded(conf_of({"a": slot}), {"a": pa.array(rows), "w": pa.array(weights)})
-    np.testing.assert_array_equal(window.numeric, expected)
-
-
 def test_standardize_is_keras_normalization(tmp_path):
     rng = np.random.default_rng(2)
     values = rng.normal([3, -2, 100], [1, 5, 0.1], (500, 3)).astype(np.float32)
@@ -410,18 +401,6 @@ def test_weighted_one_hot_slots_are_weighted_categorical_columns():
     np.testing.assert_array_equal(numeric, expected)
 
 
-def test_numbers_are_numeric_columns():
-    rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    with tf.Graph().as_default():
-        column = FC.numeric_column("v", shape=(3,), normalizer_fn=lambda x: (x - 3.0) / 4.0)
-        tensor = tf.compat.v1.feature_column.input_layer({"v": tf.constant(rows)}, [column])
-        with tf.compat.v1.Session() as session:
-            expected = session.run(tensor)
-    conf = conf_of({}, {"v": Numeric(width=3, transform="standardize", mean=3.0, deviation=4.0)})
-    tensor = encoded(conf, {"v": rows.tolist()}, measure(conf)).numeric
-    np.testing.assert_allclose(tensor, expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_pooling_is_that_of_embedding_columns(combiner):
     """The formulas of docs/slots.md."""
@@ -458,12 +437,6 @@ def test_hash_and_modulo_of_the_page():
     assert ids(Slot(ids="modulo", size=2**63 - 1), [str(k) for k in range(50)]) == [
         [value_id(str(k)) % (2**63 - 1)] for k in range(50)
     ]
-
-
-def test_integers_beyond_size_are_missing():
-    slot = Slot(ids="integer", size=3)
-    assert ids(slot, ["0", "2", "3", "-1", str(2**64 - 1), ""]) == [[0], [2], [], [], [], []]
-    assert ids(slot, pa.array([[0, 3, 2], [5], []])) == [[0, 2], [], []]
 
 
 def test_a_vocabulary_file(tmp_path):
@@ -526,14 +499,6 @@ def test_sequences_have_a_cell_for_each_place():
     hashed = {text: value_id(text) for text in "abcdeuvwx"}
     expected = ["b", "c", "d", "u", "", "", "", "v", "", "", "", "w", "e", "", "", "x"]
     assert cells_of(window) == [[hashed[t]] if t else [] for t in expected]
-
-
-def test_missing_values_keep_their_place_in_sequences():
-    array = pa.array([["a", None, "b"], [None], [], None])
-    slot = Slot(pooling="none", max_length=3, missing="value", seed=5)
-    gone, a, b = value_id("", 5), value_id("a", 5), value_id("b", 5)
-    expected = [[a], [gone], [b], [gone], [], [], [], [], [], [], [], []]
-    assert ids(slot, array) == expected
 
 
 def test_weights_follow_their_values():
@@ -919,9 +884,6 @@ def test_the_page_of_slots_has_every_key_and_its_examples_are_confs():
         measured = {name: [] for name, slot in conf.slots.items() if slot.ids in kinds}
         read = {name: ["x"] for name, slot in conf.slots.items() if slot.vocabulary_file}
         Features(conf, [], Statistics(boundaries=measured, vocabularies=read))
-
-
-# ---- Formats ---------------------------------------------------------------------------------
 
 
 # ---- What does not go together ---------------------------------------------------------------

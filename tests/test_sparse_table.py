@@ -269,25 +269,6 @@ def test_200_steps_equal_the_model(width: int, optimizer: str) -> None:
         assert table.group_rows(number) == sum(group == number for group, _ in model.rows)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_step_is_tight(optimizer: str) -> None:
-    table = make_table(8, OPTIMIZERS[optimizer])
-    batch, model = make_batch(table), Model(list(table.segments))
-    cells: Cells = [[[1, 2], [1, 1, 3], [4, 4], [], [5]], [[2], [], [5, 4, 6], [9], [7, 8]]]
-    gradients = random_gradients(np.random.default_rng(1), table, 2)
-    outputs = outputs_for(table, 2)
-    batch.find(*flat(cells), insert=True)
-    for record in all_records(table):
-        model.insert(int(record["group"]), int(record["id"]))
-    batch.gather(outputs)
-    for output, wanted in zip(outputs, model_gather(model, cells), strict=True):
-        np.testing.assert_allclose(output, wanted, 1e-6, 1e-7)
-    batch.accumulate(gradients)
-    batch.apply()
-    model.apply(model_sums(model, cells, gradients))
-    check_rows(table, model, 1e-6)
-
-
 def test_two_tables_add_into_one_sum() -> None:
     first, second = make_table(3), make_table(5)
     cells = random_cells(np.random.default_rng(0), 6, 30)
@@ -394,20 +375,6 @@ def test_weights_hold_for_one_batch() -> None:
     assert dumps[0] == dumps[1]
 
 
-def test_weights_that_are_refused() -> None:
-    batch = make_batch(make_table())
-    given = flat([[[1], [2], [3], [4], [5, 6]]])
-    for wrong in (np.nan, np.inf, -np.inf, 2.0**58):
-        weights = np.array([1, 1, 1, 1, 1, wrong], np.float32)
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            batch.find(*given, insert=True, weights=weights)
-    with pytest.raises(ValueError, match=r"expected 6 weights. Received: 5"):
-        batch.find(*given, insert=True, weights=np.ones(5, np.float32))
-    with pytest.raises(TypeError, match="float64"):
-        batch.find(*given, insert=True, weights=np.ones(6))
-    assert batch.table.rows == 0
-
-
 LENGTH = 5  # of the sequences below
 
 
@@ -460,41 +427,6 @@ def test_sequences_set_apart_are_the_same_rows(width: int, weighted: bool) -> No
         apart.apply()
     assert dump(tables[0]) == dump(tables[1])
     assert tables[0].rows > 50
-
-
-def test_empty_places_are_zeros() -> None:
-    table = make_table(8)
-    batch = sequence_batch(table, apart=True)
-    sequence = np.full((1, 1 + LENGTH * 8), np.nan, np.float32)
-    batch.find(*flat([[[], [], [], [], [3], [3], [], [], [], []]]), insert=True)
-    batch.gather(outputs_for(table, 1), sequence)
-    row = table.lookup(0, 3)[1:]
-    np.testing.assert_array_equal(sequence[0, 1:], np.concatenate([row, row, np.zeros(24)]))
-
-
-def test_matrix_apart_that_does_not_fit() -> None:
-    table = make_table(8)
-    batch = sequence_batch(table, apart=True)
-    outputs, sequence = outputs_for(table, 4), np.zeros((4, 1 + LENGTH * 8), np.float32)
-    batch.find(*flat(sequence_cells(np.random.default_rng(0), 4)), insert=True)
-    with pytest.raises(ValueError, match="expected a matrix for the slots set apart"):
-        batch.gather(outputs)
-    with pytest.raises(ValueError, match="expected a matrix for the slots set apart"):
-        batch.accumulate(outputs)
-    with pytest.raises(ValueError, match=r"expected \[4, columns\]. Received: \(3, 41\)"):
-        batch.gather(outputs, sequence[:3])
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        batch.gather(outputs, sequence[:, :-1].copy())
-    with pytest.raises(TypeError, match="float64"):
-        batch.gather(outputs, sequence.astype(float))
-    sequence.flags.writeable = False
-    with pytest.raises(ValueError, match="can be written"):
-        batch.gather(outputs, sequence)
-    batch.accumulate(outputs_for(table, 4, 0.0), sequence)  # gradients are only read
-    batch.apply()
-    without = make_batch(table)
-    without.find(*flat(random_cells(np.random.default_rng(0), 4, 9)), insert=True)
-    without.gather(outputs, sequence)  # no slot writes there
 
 
 # ---- Initial weights -------------------------------------------------------
@@ -594,26 +526,6 @@ def test_gradient_that_is_not_finite_changes_nothing(bad: float, segment: int) -
     assert dump(table) != rows
 
 
-def test_learning_rate_and_step() -> None:
-    table = make_table()
-    batch = make_batch(table)
-    cells: Cells = [[[1], [], [], [], []]]
-    table.set_step(4)
-    batch.find(*flat(cells), insert=True)
-    assert all_records(table)["changed"].tolist() == [4]
-    old = table.lookup(0, 1)
-    table.set_step(9)
-    table.set_learning_rate(1, 0.0)
-    batch.accumulate(outputs_for(table, 1, 1.0))
-    batch.apply()
-    after = table.lookup(0, 1)
-    assert all_records(table)["changed"].tolist() == [9]
-    assert after[0] != old[0] and (after[1:] == old[1:]).all()
-
-
-# ---- Records ---------------------------------------------------------------
-
-
 # ---- What the wrappers refuse ----------------------------------------------
 
 
@@ -660,34 +572,6 @@ def test_gather_refuses_arrays_that_do_not_fit() -> None:
     good[1] = np.zeros_like(good[1])
     good[1].flags.writeable = False
     batch.accumulate(good)  # gradients are only read
-
-
-def test_tables_and_groups_refuse_what_is_out_of_range() -> None:
-    pool = Pool(1)
-    for segments in (
-        [],
-        [Segment("e", 0, "concat", ADAGRAD)],
-        [Segment("e", 1025, "concat", ADAGRAD)],
-        [Segment("e", 8, "concat", Optimizer("adam", 0.1, beta2=0.99999))],
-        [Segment("e", 8, "concat", Optimizer("adagrad", math.nan))],
-        [Segment(f"e{i}", 8, "concat", ADAGRAD) for i in range(5)],
-    ):
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            SparseTable(segments, 1, pool)
-    table = make_table()
-    with pytest.raises(ValueError, match="expected 2 initials"):
-        table.add_group(1, "new", [Initial("zeros", 0)])
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        table.add_group(0, "again", INITIALS[0])
-    with pytest.raises(ValueError, match="TN_NO_GROUP"):
-        Workspace(table, [SlotPlan(1, "sum", 0)])
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        Workspace(table, [])
-    with pytest.raises(ValueError, match="TN_NO_GROUP"):
-        table.lookup(1, 1)
-    for threads in (0, 65, -1):
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            Pool(threads)
 
 
 # ---- Memory ----------------------------------------------------------------

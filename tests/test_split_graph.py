@@ -345,13 +345,6 @@ def test_a_head_has_only_what_it_needs(split, whole, frozen):
     assert content["linear"]["adds"] == []
 
 
-def test_a_head_with_a_linear_part_has_all_slots_of_it(split, whole):
-    content = described(split("head=ctr", "golden=0"))
-    assert content["linear"] == described(whole)["linear"]
-    assert content["slots"] == described(whole)["slots"]
-    assert content["numeric"] == {}
-
-
 @pytest.mark.long
 def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
     inputs = golden_of(whole).inputs(document(whole))
@@ -377,18 +370,6 @@ def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
             vectors = outputs(to, signature, inputs)
             assert list(vectors) == ["embedding"]
             near(vectors["embedding"], expected[tower])
-
-
-def test_parts_are_verified_against_the_trainer(cli, everything, split, tmp_path):
-    embeddings = f"embeddings={tmp_path}/embeddings"
-    done = cli("export-embeddings", "output=run", f"to={tmp_path}/embeddings", cwd=everything)
-    assert done.code == 0, done.err
-    for head in ("ctr", "user"):
-        graph = f"graph={split(f'head={head}')}"
-        model = ("output=run", "recipe.name=mine.py")
-        done = cli("verify-serving", *model, graph, embeddings, cwd=everything)
-        assert done.code == 0, done.err
-        assert "serving equals training" in done.err
 
 
 def verified(cli, everything, graph, folder, said):
@@ -463,32 +444,6 @@ def test_a_head_that_is_not_there(cli, everything):
     done = cli("split-graph", "output=run", "head=itme", "to=none", cwd=everything)
     assert "Did you mean 'item'?" in done.last
     assert not (everything / "none").exists()
-
-
-def test_heads_of_esmm(cli, tmp_path):
-    done = cli(
-        "train", "conf=esmm", "data.train=0:2000", "data.validation=2000:2100", "data.test=null",
-        "train.batch_size=512", "evaluation.ablate=false", "output=run", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    stored = {}
-    for part in ("whole", "ctr", "cvr", "ctcvr"):
-        head = [] if part == "whole" else [f"head={part}"]
-        done = cli("split-graph", "output=run", f"to={part}", *head, cwd=tmp_path)
-        assert done.code == 0, done.err
-        stored[part] = weights_in(tmp_path / part)[0]
-    golden = golden_of(tmp_path / "whole")
-    inputs = golden.inputs(document(tmp_path / "whole"))
-    of_whole = outputs(tmp_path / "whole", "by_slot", inputs)
-    for head in ("ctr", "cvr", "ctcvr"):
-        scores = outputs(tmp_path / head, "by_slot", inputs)
-        near(scores["logits"], of_whole[f"logits_{head}"])
-        near(scores["logits"], golden.outputs("logits", head))
-    assert stored["ctr"] == stored["cvr"] == stored["whole"] / 2
-    assert stored["ctcvr"] == stored["whole"]
-    # cvr has no label; a part says which column its head was trained on.
-    assert described(tmp_path / "cvr")["labels"] == {}
-    assert described(tmp_path / "ctcvr")["labels"]["ctcvr"]["column"] == "purchase"
 
 
 def test_the_description_has_what_a_scorer_needs(whole, everything):

@@ -2,8 +2,6 @@
 
 import gzip
 import itertools
-import json
-import math
 import re
 import shutil
 import struct
@@ -176,30 +174,6 @@ def test_adam_and_ftrl(cli, folder, optimizer, form):
         assert "trained weights of table deep do not follow from its z and n" in done.last
     imported(cli, folder, *keys)
     check_equal(folder, written)
-
-
-@pytest.mark.long
-def test_training_goes_on_from_an_import(cli, folder):
-    """The run that was imported trains, and what it trains begins with TensorNet's state."""
-    tn.Weights(tables()).write(folder / "tn")
-    imported(cli, folder)
-    _, old = stored_rows(folder)
-    done = cli("train", "conf=mine.yaml", "output=run", "train.epochs=1", cwd=folder)
-    assert done.code == 0, done.err
-    assert "resuming from" in done.err
-    checkpoint, new = stored_rows(folder)
-    assert checkpoint.manifest.finished
-    assert checkpoint.step == newest_step(folder, 0) + math.ceil(300 / 64)
-    assert set(new) == set(old)  # the data has these signs alone
-    for sign, (record, show, _, _) in new.items():
-        assert record["embedding.accumulator"] >= old[sign][0]["embedding.accumulator"]
-        assert show > old[sign][1]
-    assert json.loads((folder / "run/report.json").read_text())["warm"]["from"].endswith("05-10")
-
-
-def newest_step(folder, at):
-    """The step of a checkpoint of the run, by its place."""
-    return int(sorted((folder / "run/checkpoints").iterdir())[at].name[5:])
 
 
 def test_days_go_on(cli, folder):
@@ -545,21 +519,6 @@ def test_empty_tables(cli, folder):
     tn.Weights(tables(0)).write(folder / "tn")
     imported(cli, folder)
     assert open_checkpoint(newest_or_fail(str(folder / "run")).folder).manifest.rows == 0
-
-
-# ---- Parts ------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_rows_in_many_parts(cli, folder, monkeypatch):
-    """A table that is sorted in parts, into files of its own each, is the same table."""
-    written = tables(200)
-    tn.Weights(written).write(folder / "tn")
-    monkeypatch.setattr("tnctl.tensornet.parted_rows.BYTES_PER_PART", 500)
-    monkeypatch.setattr("tnctl.checkpoint.rows.BYTES_PER_FILE", 4000)
-    imported(cli, folder)
-    checkpoint = check_equal(folder, written)
-    assert len(checkpoint.manifest.tables[0].files) > 1
 
 
 # ---- The page ---------------------------------------------------------------

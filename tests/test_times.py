@@ -227,25 +227,6 @@ def test_patterns_are_those_of_strptime_for_long(pattern):
         check_pattern(pattern, seed, 10_000)
 
 
-def test_short_numbers_and_lost_zeros():
-    day = microseconds(datetime(2005, 1, 2, 3, tzinfo=UTC))
-    assert read(["5010203", "05010203", "105010203", "-5010203"], "%y%m%d%H") == [
-        day,
-        day,
-        None,
-        None,
-    ]
-    assert read(["1/2/2005 3", "01/02/2005 03", "1/2/05 3"], "%m/%d/%Y %H") == [day, day, None]
-    assert read([""], "%Y%m%d") == [None]
-    ctime = ["Sun Jan  2 03:00:00 2005", "Sun Jan 2 03:00:00 2005", "Sun Jan 02 03:00:00 2005"]
-    wrong = ["Sun Jan   2 03:00:00 2005", "Sun Jan  02 03:00:00 2005", "Sun  Jan 2 03:00:00 2005"]
-    assert read([*ctime, *wrong], "%a %b %d %H:%M:%S %Y") == [day] * 3 + [None] * 3
-    assert read(["2005-01-02  3", "2005-01- 2 03"], "%Y-%m-%d %H") == [day, None]
-    assert read(["12:30 am 1/1/2020"], "%I:%M %p %d/%m/%Y") == [
-        microseconds(datetime(2020, 1, 1, 0, 30, tzinfo=UTC))
-    ]
-
-
 def check_parts(seed, rows):
     rng = np.random.default_rng(seed)
     moments = [random_moment(rng) for _ in range(rows)]
@@ -286,12 +267,6 @@ def test_numbers_since_1970():
     values, wrong = c_times.of_numbers(odd, "epoch_s")
     assert wrong.tolist() == [True, True, True, False, True, False, True, True]
     assert (values[wrong] == 0).all()
-
-
-@pytest.mark.parametrize("format", ["", "iso8601", "%Q", "%Y" * 33])
-def test_formats_that_are_none(format):
-    with pytest.raises(ValueError, match="no format"):
-        read(["x"], format)
 
 
 # ---- Columns
@@ -567,29 +542,6 @@ def test_every_format_gives_the_same_inputs(tmp_path, format):
     rows = json.loads(json.dumps(raw_rows(conf, "train", 10)))
     table = as_table(rows, cutters(conf), features.columns)
     assert inputs_of(conf, table) == (cells, numeric)
-
-
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_numbers_since_1970_in_files(tmp_path, format):
-    rows = [(1_795_182_309, 1), (1_795_182_309.5, 1), ("?", 1)]
-    if format == "csv":
-        text = "t,label\n" + "".join(f"{t},{label}\n" for t, label in rows)
-    else:
-        text = "".join(json.dumps({"t": t, "label": label}) + "\n" for t, label in rows)
-    (tmp_path / "a").write_text(text)
-    values = {
-        "recipe": {"name": "lr"},
-        "slots": {"hour": {"column": "t", "ids": "hour", "missing": "value"}},
-        "numeric": {"age": {"column": "t", "since": "2026-11-20T13:45:09Z", "unit": "second"}},
-        "data": {"root": str(tmp_path), "train": "a", "format": format, "missing": ["?"],
-                 "times": {"t": {"format": "epoch_s"}}},
-    }  # fmt: skip
-    conf = schema.from_values(values)
-    features = Features(conf, [(["hour"], [1])], Statistics(), labelled=True)
-    [piece] = sources.pieces(conf, "train", features.columns)
-    rows = features.read(piece.table, where)
-    assert rows.cells["hour"].ids.tolist() == [13, 13, 24]
-    assert rows.batch.numeric.tolist() == [[0.0], [0.5], [0.0]]
 
 
 def test_ages_are_measured(tmp_path):

@@ -196,15 +196,6 @@ def test_without_evaluation_data(workspace, cli):
     assert "data.test" in done.last
 
 
-def test_a_run_without_its_report_is_finished_from_its_checkpoint(run_copy, cli):
-    report = report_of(run_copy / "run")
-    (run_copy / "run/report.json").unlink()
-    checkpoint = state_of(run_copy / "run/checkpoints")
-    train(cli, run_copy)
-    assert report_of(run_copy / "run") == report
-    assert state_of(run_copy / "run/checkpoints") == checkpoint
-
-
 # On so few rows the embeddings soon know them by heart, and validation gets worse.
 OVERFITS = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.batch_size=512",
             "data.test=null", "golden=0"]  # fmt: skip
@@ -467,24 +458,6 @@ def test_tensorboard_on_another_storage(workspace, cli):
     storage.rm("/board", recursive=True)
 
 
-def test_the_display_has_the_last_validation_metric(workspace, cli, monkeypatch):
-    from tnctl.training.observers import Display
-
-    shown, update = [], Display.update
-
-    def recording(display, done, figures, parts=None):
-        if isinstance(figures, dict) and "examples/s" in figures:
-            shown.append(figures.get("validation auc"))
-        update(display, done, figures, parts)
-
-    monkeypatch.setattr(Display, "update", recording)
-    done = cli(*TRAIN, "recipe=lr", "train.epochs=2", "evaluation.ablate=false", cwd=workspace)
-    assert done.code == 0, done.err
-    first = report_of(workspace / "run")["evaluations"][0]["validation"]["auc"]
-    # At the end of a pass this metric is of the one before.
-    assert set(shown) == {None, f"{first:.4f}"} and (shown[0], shown[-1]) == (None, None)
-
-
 def test_a_terminal_sees_it_live_and_ctrl_c_leaves_it_clean(workspace):
     command = [sys.executable, "-m", "tnctl", *TRAIN, "train.epochs=500", "golden=0"]
     ours, theirs = pty.openpty()
@@ -567,26 +540,6 @@ SLOTS = [
     for name in ("user_id", "item_id", "device", "region", "interests", "price_range")
 ]
 NUMERIC = ["~numeric.price", "~numeric.quality"]
-LR = ["recipe.name=lr", "~recipe.hidden", "~recipe.activation", "embedding.width=0"]
-
-
-@pytest.mark.long
-def test_slots_only_and_numbers_only(workspace, cli):
-    for name, overrides in {
-        "slots, deepfm": NUMERIC,
-        "slots, lr": [*NUMERIC, *LR],
-        "numbers, lr": [*SLOTS, *LR],
-        "other optimizers": ["optimizer.embedding={name: adam, learning_rate: 0.01}",
-                             "optimizer.linear={name: adam, learning_rate: 0.01}",
-                             "optimizer.dense={name: adagrad, learning_rate: 0.05}"],
-    }.items():  # fmt: skip
-        train(cli, workspace, *overrides, "overwrite=true", "train.epochs=2")
-        report = report_of(workspace / "run")
-        assert report["auc"] > 0.52, name
-        assert report["epochs"][1]["loss"] < report["epochs"][0]["loss"], name
-        for command in ("split-graph", "export-embeddings", "verify-serving"):
-            done = cli(command, "output=run", cwd=workspace)
-            assert done.code == 0, (name, command, done.err)
 
 
 def test_a_recipe_without_the_inputs_it_needs(workspace, cli):

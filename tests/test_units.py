@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import random
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,10 +44,10 @@ from tnctl.data.unit_records import (
     dealt,
     remaining,
 )
-from tnctl.data.windows import none_left, order, windows
+from tnctl.data.windows import none_left, windows
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
-from tnctl.tables.columns import mix64, permutation
+from tnctl.tables.columns import mix64
 from tnctl.training.pass_position import PassPosition
 
 
@@ -252,17 +252,6 @@ def test_negatives_are_chosen_by_unit_and_place(tmp_path):
     assert max(rows.values()) == 1
 
 
-def test_the_order_of_a_window_is_of_its_unit(tmp_path):
-    conf = conf_of(tmp_path, "generated", "0:9")
-    assert order(conf.seed, 1, 2, 50, True).tolist() == permutation(conf.seed, 1, 2, 50).tolist()
-    of_unit = permutation(conf.seed, 1, (7 << 32) + 2, 50).tolist()
-    assert order(conf.seed, 1, 2, 50, True, 7).tolist() == of_unit
-    assert (
-        len({tuple(order(conf.seed, 0, n, 50, True, unit)) for n in range(3) for unit in range(3)})
-        == 9
-    )
-
-
 def test_bad_rows_of_all_workers_count_together(tmp_path):
     conf = WORLDS["bad"](tmp_path)
     fewer = replace(conf, data=replace(conf.data, bad_rows=4))
@@ -313,17 +302,6 @@ def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
     expected = [(f"{tmp_path}/part-{number}.parquet", group)
                 for number, count in enumerate(groups) for group in range(count)]  # fmt: skip
     assert [(unit.file, group) for unit in cut for group in range(unit.first, unit.end)] == expected
-
-
-def test_row_groups_of_any_size_are_shared_by_rows():
-    draws = random.Random(7)
-    for workers in (2, 3, 5):
-        shares = deque([0] * workers)
-        rows = [draws.randint(500, 1500) for _ in range(40 * workers)]
-        spans = units._spans(rows, 4, shares)
-        assert len(spans) == 4 * workers and sum(shares) == sum(rows)
-        assert max(shares) - min(shares) <= 1500
-    assert units._spans([900, 1, 1, 1, 1, 1], 2, deque([0, 0])) == [(0, 1), (1, 2), (2, 3), (3, 6)]
 
 
 def test_how_splits_are_cut(tmp_path):
@@ -461,31 +439,6 @@ def test_records_of_units_against_sets():
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        Remainder(Unit(3, "s3://bucket/a.parquet", 2, 5), 1, 48),
-        Remainder(WHOLE),
-        Progress(3, 1, 64, ((2, 0), (3, 7))),
-    ],
-)
-def test_what_workers_exchange_is_json(value):
-    text = json.dumps(documents.plain(value)).encode()
-    assert documents.parse(type(value), text) == value
-    with pytest.raises(DocumentError, match="window"):
-        documents.parse(type(value), text.replace(b'"window": ', b'"window": -1'))
-
-
-def test_a_record_of_many_units_is_short():
-    kept = UnitsProgress(UnitsRecord(workers=8, count=100_000, sha256="0" * 64))
-    for unit in range(80_000):
-        kept.add(Progress(unit, 0, 7, ((unit, 0),)))
-    for unit in range(80_000, 80_008):
-        kept.add(Progress(unit, 3, 16))
-    assert kept.record().done == ((0, 79_999),)
-    assert len(json.dumps(documents.plain(Position(units=kept.record())))) < 600
-
-
-@pytest.mark.parametrize(
     ("key", "value", "words"),
     [
         ("workers", 0, "units.workers"),
@@ -549,13 +502,3 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
                 getattr(alone, array).tobytes()
             )
         assert sum(part.rows for part in skipped) == (len(BAD) if name == "bad" else 0)
-
-
-def test_counts_of_workers_are_added():
-    from tnctl.evaluation.split_scoring import Counts
-
-    layout = SimpleNamespace(tables=[], slots={"a": 1}, numeric={"n": 1})
-    counts = Counts(layout).merge(3, {"a": 2, "n": 1}, {"a": 5, "n": 0})
-    counts.merge(4, {"a": 1, "n": 4}, {"a": 1, "n": 0})
-    assert (counts.examples, counts.present) == (7, {"a": 3, "n": 5})
-    assert counts.ids == {"a": 6, "n": 0}

@@ -92,12 +92,6 @@ def test_an_error_in_a_step_names_worker_0(conf, monkeypatch, capfd, error, line
     assert "Traceback" not in said
 
 
-def test_memory_that_runs_out_before_training_names_worker_0(conf, monkeypatch, capfd):
-    code, said = ended(conf, monkeypatch, capfd, share, "build", MemoryError())
-    expected = "tnctl train: worker 0: out of memory. Run the same command again"
-    assert code == 1 and said.splitlines()[-1].startswith(expected) and "Traceback" not in said
-
-
 def test_what_is_refused_before_training_is_the_line_of_one_process(conf, monkeypatch, capfd):
     code, said = ended(conf, monkeypatch, capfd, share, "build", UserError("a mistake"))
     assert (code, said.splitlines()[-1]) == (2, "tnctl train: a mistake")
