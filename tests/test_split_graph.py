@@ -185,6 +185,40 @@ def test_the_graph_serves_strangers(whole, tmp_path):
     np.testing.assert_array_equal(got["towers/item"], packed["x"][:, of_item.at : of_item.at + 4])
 
 
+def saved_model_cli(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_tensorflows_own_tool_shows_and_runs_it(whole, tmp_path):
+    content, golden = document(whole), golden_of(whole)
+    shown = saved_model_cli("show", "--dir", whole, "--all", cwd=tmp_path)
+    for signature in ("by_slot", "packed", "serving_default", "towers"):
+        assert f"signature_def['{signature}']" in shown
+    assert (
+        "inputs['history'] tensor_info:\n        dtype: DT_FLOAT\n        shape: (-1, 4, 4)"
+        in shown
+    )
+    assert (
+        "inputs['history_length'] tensor_info:\n        dtype: DT_INT32\n        shape: (-1)"
+        in shown
+    )
+    inputs = inputs_of(content.signatures.by_slot, golden.inputs(content))
+    np.savez(tmp_path / "in.npz", **inputs)
+    saved_model_cli(
+        "run", "--dir", whole, "--tag_set", "serve", "--signature_def", "serving_default",
+        "--inputs", ";".join(f"{name}=in.npz[{name}]" for name in inputs), "--outdir", ".",
+        cwd=tmp_path,
+    )  # fmt: skip
+    near(np.load(tmp_path / "logits_buy.npy"), golden.outputs("logits", "buy"))
+    near(np.load(tmp_path / "predictions.npy"), golden.outputs("predictions", "ctr"))
+
+
 def prediction_log_class():
     """The class of PredictionLog, as tensorflow_serving/apis/*.proto have it, as far as needed."""
     file = descriptor_pb2.FileDescriptorProto(name="warmup.proto", package="w", syntax="proto3")
