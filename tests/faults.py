@@ -289,13 +289,25 @@ def run_tests(checkout, tests, seconds):
     return failed[0] if failed else None if code in (0, 5) else tests[0]
 
 
+def collected(checkout):
+    """The names of all tests of a checkout."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    output = subprocess.run(
+        command, cwd=checkout, env=environment(checkout), stdout=subprocess.PIPE, text=True
+    ).stdout
+    return {line for line in output.splitlines() if "::" in line}
+
+
 class Runner:
     """Runs faults in copies of a checkout, one for each thread."""
 
     def __init__(self, folder, earlier):
         self.folder = folder
         self.clean = folder / "checkout"
-        self.choice = Choice(folder)
+        # Without coverage of its own a version is tested by what covers the fault in `earlier`.
+        measured = (folder / "coverage").exists() or not earlier
+        self.choice = Choice(folder if measured else earlier.resolve())
+        self.known = collected(self.clean) if earlier else None
         self.killers = {}
         if earlier:
             lines = read_lines(earlier / "results.jsonl")
@@ -345,19 +357,30 @@ class Runner:
             return {"fault": fault.name, "outcome": "gone"}
         file, index = location
         text = file.read_text()
-        path = self.clean / file.relative_to(copy)
         known = self.killers.get(fault.name)
-        first = [known] if known and known != "hang" and self.exists(known) else []
-        tests = self.choice.tests(fault, path, index, first)
+        first = [known] if known and known != "hang" else []
+        there = locate(self.choice.checkout, fault)
+        tests = self.choice.tests(fault, *there, first) if there else first
+        tests = self.still_there(tests)
         by, count = self.killer(copy, file, text, replaced(text, index, fault), tests)
         outcome = {"fault": fault.name, "outcome": "killed" if by else "survived"}
         return {**outcome, "by": by, "tests": count, "of": len(tests)}
 
-    def exists(self, test):
-        """Whether there is a test of that name, by its text."""
-        file, _, function = test.partition("::")
-        path = self.clean / file
-        return path.exists() and f"def {function.split('[')[0]}(" in path.read_text()
+    def still_there(self, tests):
+        """Those of `tests` that this version has, in whatever file."""
+        if self.known is None:
+            return tests
+        by_name = {}
+        for test in self.known:
+            by_name.setdefault(test.partition("::")[2], []).append(test)
+        there = []
+        for test in tests:
+            file, _, name = test.partition("::")
+            if test in self.known or (not name and (self.clean / file).exists()):
+                there.append(test)
+            elif len(by_name.get(name, [])) == 1:
+                there += by_name[name]
+        return list(dict.fromkeys(there))
 
     def run(self, faults, jobs):
         """Write a line to results.jsonl for each fault that has none."""
