@@ -182,6 +182,18 @@ def cli():
     return run_in_process
 
 
+@pytest.fixture(scope="session")
+def ran(cli):
+    """As `cli`, of a command that must succeed."""
+
+    def succeeding(*arguments, cwd) -> Result:
+        done = cli(*arguments, cwd=cwd)
+        assert done.code == 0, done.err
+        return done
+
+    return succeeding
+
+
 def write_clicks(folder: Path) -> None:
     """The files that CONF reads."""
     import pyarrow as pa

@@ -801,7 +801,7 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(cli, tmp_path_factory):
+def exported(ran, tmp_path_factory):
     """A run of two heads, the exports of its checkpoints, and graphs of the last one."""
     folder = tmp_path_factory.mktemp("exported")
     (folder / "rows.jsonl").write_text(
@@ -811,8 +811,7 @@ def exported(cli, tmp_path_factory):
     (folder / "conf.yaml").write_text(TRAINED)
 
     def command(*arguments):
-        done = cli(*arguments, cwd=folder)
-        assert done.code == 0, done.err
+        ran(*arguments, cwd=folder)
 
     command("train", "conf=conf.yaml", "output=run")
     first, last = sorted(str(path) for path in (folder / "run" / "checkpoints").iterdir())
@@ -878,15 +877,14 @@ def test_other_golden_rows_fail(program, exported):
         assert "1 differences in 4 rows" in err[-1]
 
 
-def test_rows_are_scored_as_tnctl_does(cli, program, exported):
+def test_rows_are_scored_as_tnctl_does(ran, program, exported):
     rows = list(nested_clicks(100))
     out, _ = score(program, exported, "--batch", "32", "--threads", "2", rows=rows)
     (exported / "some.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    done = cli(
+    ran(
         "score", "graph=graph", "embeddings=whole", "input=some.jsonl", "to=scores.jsonl",
         cwd=exported,
     )  # fmt: skip
-    assert done.code == 0, done.err
     expected = (exported / "scores.jsonl").read_text().splitlines()
     for line, other in zip(map(json.loads, out), map(json.loads, expected), strict=True):
         assert list(line) == list(other)

@@ -50,11 +50,10 @@ def artefacts(trained, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(trained, cli, tmp_path_factory):
+def expected(trained, ran, tmp_path_factory):
     """Prediction and logit of each row of the test data, as the trained model has them."""
     to = tmp_path_factory.mktemp("predicted") / "p.jsonl"
-    done = cli("predict", "output=run", f"to={to}", cwd=trained)
-    assert done.code == 0, done.err
+    ran("predict", "output=run", f"to={to}", cwd=trained)
     lines = [json.loads(line) for line in to.read_text().splitlines()]
     return np.array([(line["prediction"], line["logit"]) for line in lines])
 
@@ -63,10 +62,10 @@ def close(scores, expected):
     np.testing.assert_allclose(np.array(scores, float), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_a_file_of_csv_or_json_lines(artefacts, expected, cli, tmp_path):
+def test_a_file_of_csv_or_json_lines(artefacts, expected, ran, tmp_path):
     """By their names; the columns are those of `tnctl predict`, in the order of the rows."""
     for source, to in (("rows.csv", "a.jsonl"), ("rows.jsonl", "b.csv"), ("rows.jsonl", "c.txt")):
-        done = cli(
+        done = ran(
             "score",
             *ARTEFACTS,
             f"input={source}",
@@ -74,7 +73,6 @@ def test_a_file_of_csv_or_json_lines(artefacts, expected, cli, tmp_path):
             "overwrite=true",
             cwd=artefacts,
         )
-        assert done.code == 0, done.err
         assert done.last == f"700 scores written to {tmp_path / to}"
         text = (tmp_path / to).read_text()
         if to == "b.csv":
@@ -187,14 +185,14 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
     assert taken == 2 * 9
 
 
-def test_a_row_is_the_same_in_any_company(artefacts, cli, tmp_path):
+def test_a_row_is_the_same_in_any_company(artefacts, cli, ran, tmp_path):
     """A text is cut at the separator beside rows with lists too; lists in lists are refused."""
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:6]]
 
     def scores(rows):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         to = tmp_path / "scores.jsonl"
-        done = cli(
+        ran(
             "score",
             *ARTEFACTS,
             f"input={tmp_path}/rows.jsonl",
@@ -202,7 +200,6 @@ def test_a_row_is_the_same_in_any_company(artefacts, cli, tmp_path):
             "overwrite=true",
             cwd=artefacts,
         )
-        assert done.code == 0, done.err
         return to.read_text().splitlines()
 
     assert max(len(row["interests"]) for row in rows) > 1
@@ -308,12 +305,12 @@ def test_what_cannot_be_asked(artefacts, cli, arguments, said):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
+def test_lines_before_the_rows(artefacts, cli, ran, tmp_path, kind):
     """They are passed over, and counted where a row is named."""
     text = (artefacts / f"rows.{kind}").read_text()
     path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
     path.write_text(f"|1x3 Cross validator\n\n{text}")
-    done = cli(
+    ran(
         "score",
         *ARTEFACTS,
         f"input={path}",
@@ -322,7 +319,6 @@ def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
         "data.skip_rows=2",
         cwd=artefacts,
     )
-    assert done.code == 0, done.err
     plain = tmp_path / "plain.jsonl"
     done = cli(
         "score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", "overwrite=true", cwd=artefacts
@@ -417,7 +413,7 @@ def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, cli, tmp_path, 
     ("faults", "to"),
     [([], "scores.csv"), (["form"], "scores.csv"), (["price"], "scores.csv"), ([], "scores.jsonl")],
 )
-def test_without_a_good_row_a_file_has_its_header(artefacts, cli, tmp_path, faults, to):
+def test_without_a_good_row_a_file_has_its_header(artefacts, ran, tmp_path, faults, to):
     with (artefacts / "rows.csv").open() as file:
         row = next(csv.DictReader(file))
     path, to = tmp_path / "rows.csv", tmp_path / to
@@ -425,13 +421,12 @@ def test_without_a_good_row_a_file_has_its_header(artefacts, cli, tmp_path, faul
         "\n".join([",".join(row), *(spoiled(row, fault)["csv"] for fault in faults), ""])
     )
     given = ["score", *ARTEFACTS, f"input={path}", f"to={to}"]
-    done = cli(*given, f"data.bad_rows={len(faults)}", cwd=artefacts)
-    assert done.code == 0, done.err
+    ran(*given, f"data.bad_rows={len(faults)}", cwd=artefacts)
     header = '"line","prediction","logit"\n' if faults else '"prediction","logit"\n'
     assert to.read_text() == (header if to.suffix == ".csv" else "")
 
 
-def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, tmp_path):
+def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, ran, tmp_path):
     """What a message names can be given."""
     with (artefacts / "rows.csv").open() as file:
         header, *rows = list(csv.reader(file))
@@ -439,8 +434,7 @@ def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, t
     path.write_text("".join(";".join(row) + "\n" for row in rows))
     keys = ["data.delimiter=';'", "data.header=false", f"data.columns=[{','.join(header)}]"]
     files = [f"input={path}", f"to={to}"]
-    done = cli("score", *ARTEFACTS, *files, *keys, cwd=artefacts)
-    assert done.code == 0, done.err
+    ran("score", *ARTEFACTS, *files, *keys, cwd=artefacts)
     close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
     done = cli("score", *ARTEFACTS, *files, "overwrite=true", *keys[:2], cwd=artefacts)
     assert done.code == 2 and "header=false needs data.columns" in done.last
@@ -534,14 +528,12 @@ def all_kinds(rows):
 
 
 @pytest.fixture(scope="module")
-def simple(cli, tmp_path_factory):
+def simple(cli, ran, tmp_path_factory):
     """A model of a conf that init wrote from rows with columns of all kinds."""
     folder = tmp_path_factory.mktemp("page")
     planted_tables.write_lines(folder / "rows.jsonl", map(json.dumps, all_kinds(1000)))
-    done = cli("init", "rows.jsonl", cwd=folder)
-    assert done.code == 0, done.err
-    done = cli("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
-    assert done.code == 0, done.err
+    ran("init", "rows.jsonl", cwd=folder)
+    ran("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
     assert cli("split-graph", "output=run", cwd=folder).code == 0
     shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
     blocks = re.findall(
@@ -567,14 +559,12 @@ def run_scorer(folder, start, embeddings):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_scorer_of_the_page(simple, cli):
-    done = cli("export-embeddings", "output=run", "format=dictionary", cwd=simple)
-    assert done.code == 0, done.err
+def test_the_scorer_of_the_page(simple, ran):
+    ran("export-embeddings", "output=run", "format=dictionary", cwd=simple)
     code, out, said = run_scorer(simple, "where rows are", "run/embeddings")
     assert code == 0, said
     artefacts = ["graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl"]
-    done = cli("score", *artefacts, "to=scores.jsonl", cwd=simple)
-    assert done.code == 0, done.err
+    ran("score", *artefacts, "to=scores.jsonl", cwd=simple)
     lines = (simple / "scores.jsonl").read_text().splitlines()
     expected = [json.loads(line)["logit"] for line in lines]
     np.testing.assert_allclose(json.loads(out), expected, rtol=2e-5, atol=2e-5)
@@ -664,19 +654,17 @@ def test_the_scorer_of_the_page_notices(simple, cli):
 
 @needs_redis_server
 @pytest.mark.long
-def test_the_scorer_of_the_page_with_redis(simple, cli):
+def test_the_scorer_of_the_page_with_redis(simple, ran):
     server = Server()
     try:
         url = server.url
-        done = cli("export-embeddings", "output=run", f"to={url}", cwd=simple)
-        assert done.code == 0, done.err
+        ran("export-embeddings", "output=run", f"to={url}", cwd=simple)
         code, _, said = run_scorer(simple, "where rows are, in Redis", url)
         assert code == 0, said
         for command in ("verify-serving", "score"):
             given = ["graph=run/graph", f"embeddings={url}"]
             given += ["input=rows.jsonl", "to=s.csv"] if command == "score" else []
-            done = cli(command, *given, cwd=simple)
-            assert done.code == 0, done.err
+            ran(command, *given, cwd=simple)
         assert len((simple / "s.csv").read_text().splitlines()) == 1001
     finally:
         server.close()

@@ -979,7 +979,7 @@ train: {batch_size: 32}
 """
 
 
-def test_every_kind_of_slot_is_trained_and_served(tmp_path, cli):
+def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
     rng = np.random.default_rng(0)
     lines = ["user,city,age,tags,given,v,w,y"]
     for _ in range(300):
@@ -1001,8 +1001,7 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, cli):
     (tmp_path / "cities.txt").write_text("rome\noslo\nköln\n")
     (tmp_path / "every.py").write_text(RECIPE)
     (tmp_path / "every.yaml").write_text(EVERY_SLOT)
-    done = cli("train", "conf=every.yaml", "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", "conf=every.yaml", "output=run", cwd=tmp_path)
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["epochs"][0]["examples"] == 298
     # From here on nothing of the user's is needed but the rows, and the code where it is run.
@@ -1010,7 +1009,6 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, cli):
     for command in (
         ["split-graph"], ["export-embeddings"], ["verify-serving", "recipe.name=every.py"]
     ):  # fmt: skip
-        done = cli(*command, "output=run", cwd=tmp_path)
-        assert done.code == 0, done.err
+        ran(*command, "output=run", cwd=tmp_path)
     described = json.loads((tmp_path / "run" / "graph" / "serving.json").read_text())
     assert described["slots"]["city"]["vocabulary"] == ["rome", "oslo", "köln"]

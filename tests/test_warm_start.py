@@ -819,10 +819,9 @@ def test_show_and_click_read_as_before_under_another_decay():
 ONE_MORE = ("conf=small.yaml", "warm.start=run", "+slots.more={column: region}", "warm.new=[more]")
 
 
-def test_from_the_command_line(run_copy, cli):
+def test_from_the_command_line(run_copy, ran):
     """Started, told, reported, gone on with, and not done twice."""
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0, done.err
+    done = ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert "warm start from run/checkpoints/step-0000000012" in done.err
     report = json.loads((run_copy / "new/report.json").read_text())
     outcomes = {entry["input"]: entry["outcome"] for entry in report["warm"]["inputs"]}
@@ -834,16 +833,13 @@ def test_from_the_command_line(run_copy, cli):
     assert report["epochs"][0]["loss"] < first["epochs"][0]["loss"]
     # The checkpoint it began with is needed no longer.
     (run_copy / "run").rename(run_copy / "gone")
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0
+    done = ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert "nothing to do" in done.err
     (run_copy / "new/report.json").unlink()
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     again = json.loads((run_copy / "new/report.json").read_text())
     assert again["warm"] == report["warm"]
-    done = cli("evaluate", "output=new", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("evaluate", "output=new", cwd=run_copy)
 
 
 def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
@@ -864,18 +860,17 @@ def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
         assert not (run_copy / "new").exists()
 
 
-def test_a_schedule_begins_anew(run_copy, cli):
+def test_a_schedule_begins_anew(run_copy, ran):
     """The clock goes on, but a learning rate that fell to nothing would train nothing."""
     schedule = ("optimizer.schedule.name=cosine", "optimizer.schedule.decay_steps=13")
-    done = cli("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
     lines = [json.loads(line) for line in (run_copy / "new/log.jsonl").read_text().splitlines()]
     [step] = [line for line in lines if line["event"] == "step"]
     assert step["step"] == 20
     assert step["rate_factor"] == pytest.approx((1 + np.cos(np.pi * 7 / 13)) / 2)
 
 
-def test_day_by_day(run_copy, cli):
+def test_day_by_day(run_copy, ran):
     """Days that were trained are not trained again; rows of no day are of the first one."""
     lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
     days = run_copy / "clicks/days"
@@ -891,14 +886,12 @@ def test_day_by_day(run_copy, cli):
     daily = ("conf=small.yaml", "data.train=days/{day}.csv", "life.eviction.unseen_days=1")
     write("2024-05-01", 1)
     write("2024-05-02", 301)
-    done = cli("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
     # Each row is a day old at most: without that, all but those of two small days would be gone.
     assert trained_days("daily") == (["2024-05-01", "2024-05-02"], ROWS)
     write("2024-05-03", 601)
     more = ("+slots.more={column: region}", "warm.new=[more]", "warm.start=daily")
-    done = cli("train", *daily, *more, "output=next", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *daily, *more, "output=next", cwd=run_copy)
     trained, rows = trained_days("next")
     assert trained == ["2024-05-01", "2024-05-02", "2024-05-03"]
     report = json.loads((run_copy / "next/report.json").read_text())
