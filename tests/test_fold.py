@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataless_runs import IDS, Run, conf_of
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl import saved_conf, schema
 from tnctl.checkpoint import load

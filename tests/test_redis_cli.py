@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from test_redis import Server, needs_redis_server
+from redis_servers import needs_redis_server
 
-from tnctl.serving.redis import redis_embeddings, writer_lock
+from tnctl.serving.redis import redis_embeddings
 
 redis = pytest.importorskip("redis")
 pytestmark = needs_redis_server
@@ -33,21 +33,6 @@ def folder(cli, ran, tmp_path_factory):
     )  # fmt: skip
     assert cli("split-graph", "output=run", "to=graph", cwd=folder).code == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def one_server():
-    server = Server()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(one_server, monkeypatch):
-    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
-    with one_server.client() as client:
-        client.flushall()
-    return one_server
 
 
 def checkpoint(step):

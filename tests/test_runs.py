@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl.training.comparison import run_comparison, run_search
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_redis import Server, needs_redis_server
+from redis_servers import needs_redis_server
 
 from benchmarks import planted_tables
 from tnctl import schema
@@ -602,20 +602,14 @@ def test_the_scorer_of_the_page_notices(simple, cli):
 
 @needs_redis_server
 @pytest.mark.long
-def test_the_scorer_of_the_page_with_redis(simple, ran):
-    server = Server()
-    try:
-        url = server.url
-        ran("export-embeddings", "output=run", f"to={url}", cwd=simple)
-        code, _, said = run_scorer(simple, "where rows are, in Redis", url)
-        assert code == 0, said
-        for command in ("verify-serving", "score"):
-            given = ["graph=run/graph", f"embeddings={url}"]
-            given += ["input=rows.jsonl", "to=s.csv"] if command == "score" else []
-            ran(command, *given, cwd=simple)
-        assert len((simple / "s.csv").read_text().splitlines()) == 1001
-    finally:
-        server.close()
+def test_the_scorer_of_the_page_with_redis(simple, ran, server):
+    ran("export-embeddings", "output=run", f"to={server.url}", cwd=simple)
+    code, _, said = run_scorer(simple, "where rows are, in Redis", server.url)
+    assert code == 0, said
+    artefacts = ["graph=run/graph", f"embeddings={server.url}"]
+    ran("verify-serving", *artefacts, cwd=simple)
+    ran("score", *artefacts, "input=rows.jsonl", "to=s.csv", cwd=simple)
+    assert len((simple / "s.csv").read_text().splitlines()) == 1001
 
 
 PROGRAM = """

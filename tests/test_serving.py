@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mutated_documents import reseal
 
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
@@ -81,19 +82,6 @@ def test_serving_equals_training(served, process):
     assert done.err.count(" ok") == 10
     assert "0 of 900 rows differ" in done.err
     assert "serving equals training" in done.err
-
-
-def reseal(folder, name="manifest.json"):
-    """Make a manifest true again after a file beside it was changed."""
-    import hashlib
-
-    content = json.loads((folder / name).read_text())
-    del content["sha256"]
-    for file in content["files"]:
-        data = (folder / file).read_bytes()
-        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        content["files"][file] = entry
-    (folder / name).write_bytes(manifest.sealed(content))
 
 
 @pytest.mark.parametrize("column", ["linear", "embedding"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import keras
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 from test_file_urls import spec_that_runs
 
 from tnctl import files, saved_conf, schema
