@@ -325,8 +325,3 @@ class AsyncWorld(World):
             }
             assert self.parts[step, rank][1].rows == owned, "each occurrence is counted once"
         super().write_manifest(process, step)
-
-    def check_end(self):
-        rows = [row for unit in self.data.units for row in unit]
-        trained = self.parts[self.manifests[-1], 0][1].trained
-        assert sorted(trained) == sorted(rows * self.data.passes), "rows trained once per pass"

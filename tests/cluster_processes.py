@@ -6,6 +6,7 @@ The programs are generators that yield what they wait for: seconds, or a conditi
 import copy
 import json
 from collections import deque
+from dataclasses import dataclass, field
 
 from cluster_model import (
     CLIP_NORM,
@@ -21,7 +22,7 @@ from cluster_model import (
 from tnctl.cluster.joining import members
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
-from tnctl.cluster.messages.exchange import Sizes, new_exchange, no_batch
+from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
 from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import NOTICES, REQUESTS, Frame, FrameError, Kind, parse
@@ -29,6 +30,38 @@ from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
+
+
+@dataclass
+class Position:
+    """The passes that are done, and how many batches of the next one by each worker."""
+
+    passes: int
+    batches: list
+
+
+@dataclass
+class Lineage:
+    """What workers did in the steps of a generation."""
+
+    pulled: dict = field(default_factory=dict)
+    """step -> {rank: batch}"""
+    pushed: dict = field(default_factory=dict)
+    """step -> the ranks whose gradients were taken"""
+
+
+@dataclass
+class Trained:
+    """A batch that was pulled: its step, and of each owner its keys' values and dense weights."""
+
+    batch: list
+    step: int
+    values: list
+    dense: list
+
+    @property
+    def sizes(self):
+        return [Sizes(len(self.batch), (len(values),)) for values in self.values]
 
 
 class Process:
@@ -223,7 +256,7 @@ class Process:
         clip_norm = CLIP_NORM * self.world.data.clips
         return Owner(
             self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
-            owners=len(self.owners),
+            self.world.backup, len(self.owners),
         )  # fmt: skip
 
     def shape_of(self, owner):
@@ -267,25 +300,29 @@ class Process:
 
     def drive(self):
         yield from self.welcome_all()
-        world, steps_of_pass = self.world, self.world.steps_of_pass
-        manifest = world.newest_manifest()
-        yield from self.all_do("load", manifest)
+        world = self.world
+        step = world.newest_manifest()
+        position = copy.deepcopy(world.positions[step])
+        yield from self.all_do("load", step)
         self.saving = None
-        step = manifest
-        while step < steps_of_pass * world.data.passes:
-            position = step % steps_of_pass
-            until = position + world.save_every
-            runs = self.tell_workers("run", position, step)
-            end = yield from self.train(position, step, until)
-            step += end - position
-            for reply in (yield from self.replies(runs)):
-                assert json.loads(reply) == end, "workers stop at different steps"
+        while position.passes < world.data.passes:
+            runs = self.tell_workers("run", position.batches, step)
+            end, is_over = yield from self.train(position.batches, step)
+            others = [json.loads(reply)[0] for reply in (yield from self.replies(runs))]
+            position.batches = [end, *others]
+            if is_over:
+                position = Position(position.passes + 1, [0] * self.workers)
+            last_saved, step = step, self.owner.parameters.steps
             if world.chance.random() < 0.3:
                 reads = self.tell_workers("read", step)
                 yield from self.read_all(step)
                 yield from self.replies(reads)
-            yield from self.saved()  # one at a time
-            self.saving = step, [*self.tell_all("stage", step), self.stage(step)]
+            if step > last_saved:
+                yield from self.saved()
+                world.positions[step] = copy.deepcopy(position)
+                self.saving = step, [*self.tell_all("stage", step), self.stage(step)]
+        if world.positions[step] != position:  # a pass ended with a pause at a checkpoint
+            world.positions[step] = copy.deepcopy(position)
         yield from self.saved()
         yield from self.all_do("finish")
 
@@ -363,48 +400,76 @@ class Process:
     def may_be_saved(self):
         return not self.owner.is_open
 
-    def train(self, position, steps, until=None):
-        """Train from a batch of the pass on, until rank 0 pauses; the position then.
+    def train(self, positions, step):
+        """Train from a batch on until rank 0 pauses; the next batch, and whether none is left.
 
-        `steps` were trained before.
+        `step` is the last one that was trained.
         """
-        batches, nothing = self.world.data.batches(self.rank), no_batch(shape_of(0))
-        pushed, values, dense, last_batch, more = [nothing] * len(self.owners), {}, {}, [], True
-        step = steps + 1
+        batches, at = self.world.data.batches(self.rank), positions[self.rank]
+        step, last, joins, more, steps = step + 1, None, False, True, 0
         while True:
-            pause = self.rank == 0 and (position == until or not more)
-            has_batch = position < len(batches) and not pause
-            batch = batches[position] if has_batch else []
-            counts, sent, pulled = occurrences(batch), [], []
-            for number, keys in enumerate(self.keys_by_owner(counts)):
-                sizes = Sizes(len(batch), (len(keys),))
-                body, exchange = new_exchange(
-                    self.shape_of(self.owners[number]), step, pushed[number], sizes, pause=pause,
-                    has_next=has_batch and position + 1 < len(batches),
-                )  # fmt: skip
-                if last_batch:
-                    self.fill_push(exchange.push, last_batch, values[number], dense[number])
-                exchange.keys[0].ids[:] = keys
-                exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
-                pulled.append((sizes, keys))
-                sent.append((self.owners[number], body))
-            requests = [self.request(owner, Kind.EXCHANGE, body) for owner, body in sent]
-            answers = yield from self.replies(requests)
-            replies = [
-                parse_reply(self.shape_of(owner), sizes, answer)
-                for owner, (sizes, _), answer in zip(self.owners, pulled, answers, strict=True)
-            ]
-            states = {(reply.paused, reply.rows, reply.any_next) for reply in replies}
+            pause = self.rank == 0 and (not more or steps == self.world.save_every)
+            batch = batches[at] if at < len(batches) and not pause else []
+            pulled, replies = yield from self.exchange_with_all(
+                JOINING if joins else step, batch, last, pause=pause, has_next=at + 1 < len(batches)
+            )
+            if replies[0].left_out:
+                assert self.rank != 0, "rank 0 is left out"
+                self.world.left_out += 1
+                at -= last is not None
+                last, joins = None, True
+                continue
+            reply = replies[0]
+            if last is not None:
+                self.lineage.pushed.setdefault(last.step, set()).add(self.rank)
+            assert joins or reply.step == step, "a worker is in another step than its owners"
+            step, last, joins = reply.step, None, False
+            if reply.paused:
+                return at, not more
+            more, steps = reply.any_next, steps + 1
+            if batch:
+                values = [
+                    dict(zip(keys, each.tables[0].rows[:, 0].tolist(), strict=True))
+                    for keys, each in zip(pulled, replies, strict=True)
+                ]
+                last = Trained(batch, step, values, [each.dense.tolist() for each in replies])
+                self.lineage.pulled.setdefault(step, {})[self.rank] = batch
+                at += 1
+            step += bool(reply.rows)
+            yield self.world.chance.uniform(0.02, 0.3) * self.world.slowness[self.rank]
+
+    @property
+    def lineage(self):
+        return self.world.lineages.setdefault(self.generation, Lineage())
+
+    def exchange_with_all(self, step, batch, last, **flags):
+        """The keys of each owner that are pulled, and the replies, of which all must be alike."""
+        counts, pulled, requests, all_sizes = occurrences(batch), [], [], []
+        pushed = [no_batch(shape_of(0))] * len(self.owners) if last is None else last.sizes
+        for number, keys in enumerate(self.keys_by_owner(counts)):
+            owner = self.owners[number]
+            sizes = Sizes(len(batch), (len(keys),))
+            body, exchange = new_exchange(
+                self.shape_of(owner), step, pushed[number], sizes, **flags
+            )
+            if last is not None:
+                self.fill_push(exchange.push, last.batch, last.values[number], last.dense[number])
+            exchange.keys[0].ids[:] = keys
+            exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
+            pulled.append(keys)
+            all_sizes.append(sizes)
+            requests.append((owner, body))
+        sent = [self.request(owner, Kind.EXCHANGE, body) for owner, body in requests]
+        answers = yield from self.replies(sent)
+        replies = [
+            parse_reply(self.shape_of(owner), sizes, answer)
+            for owner, sizes, answer in zip(self.owners, all_sizes, answers, strict=True)
+        ]
+        assert len({reply.left_out for reply in replies}) == 1, "owners leave out different workers"
+        if not replies[0].left_out:
+            states = {(each.paused, each.step, each.rows, each.any_next) for each in replies}
             assert len(states) == 1, "owners disagree about a step"
-            if replies[0].paused:
-                return position
-            more = replies[0].any_next
-            for number, ((_, keys), reply) in enumerate(zip(pulled, replies, strict=True)):
-                values[number] = dict(zip(keys, reply.tables[0].rows[:, 0].tolist(), strict=True))
-                dense[number] = reply.dense.tolist()
-            pushed, last_batch = [sizes for sizes, _ in pulled], batch
-            position, step = position + 1, step + 1
-            yield self.world.chance.uniform(0.02, 0.3)
+        return pulled, replies
 
     def fill_push(self, push, batch, values, dense):
         table = push.tables[0]
@@ -431,4 +496,4 @@ class Process:
 
     def states_at(self, step):
         """What all owners must have after a step, by rank."""
-        return self.world.history[step]
+        return self.world.states_at(self.generation, step)

@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from functools import partial
 
-from cluster_model import new_state, random_data, reference
-from cluster_processes import Process
+from cluster_model import keys_of, new_state, random_data, reference, train_step
+from cluster_processes import Lineage, Position, Process
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.liveness import GenerationOver
@@ -112,9 +112,18 @@ class World:
         self.plan_faults()
 
     def prepare(self):
-        """What must come out."""
+        """What must come out, and how steps are made: of all workers."""
         self.history = reference(self.data)
-        self.steps_of_pass = (len(self.history) - 1) // self.data.passes
+        self.backup, self.slowness = 0, [1] * self.data.workers
+        self.begin_positions()
+
+    def begin_positions(self):
+        self.positions, self.lineages = {0: Position(0, [0] * self.data.workers)}, {}
+        self.left_out = 0
+
+    def states_at(self, _, step):
+        """The states of all owners by rank that a step of a generation must end with."""
+        return self.history[step]
 
     # ---- Time ----------------------------------------------------------------
 
@@ -131,10 +140,9 @@ class World:
             self.now, _, call = heapq.heappop(self.events)
             assert self.now < SECONDS_OF_FAULTS + SECONDS_AFTER_FAULTS, "training does not end"
             call()
-        self.check_end()
+        self.check_rows_of_all_passes()
 
-    def check_end(self):
-        assert self.manifests[-1] == len(self.history) - 1, "training ended too early"
+    def check_rows_of_all_passes(self):
         rows = [row for unit in self.data.units for row in unit]
         trained = self.parts[self.manifests[-1], 0][1].trained
         assert sorted(trained) == sorted(rows * self.data.passes), "rows trained once per pass"
@@ -186,7 +194,8 @@ class World:
         self.may_write(process)
 
     def check_part(self, process, step, state):
-        assert state == self.history[step][process.rank], f"rank {process.rank} differs at {step}"
+        expected = self.states_at(process.generation, step)[process.rank]
+        assert state == expected, f"rank {process.rank} differs at {step}"
 
     def write_manifest(self, process, step):
         self.may_write(process)
@@ -330,6 +339,52 @@ class World:
             self.network.cut(ranks[0], other, seconds)
 
 
+class BackupWorld(World):
+    """A world whose steps begin without some workers (`cluster.backup`); some workers are slow."""
+
+    def prepare(self):
+        workers = self.data.workers
+        self.backup = self.chance.randrange(1, workers) if workers > 1 else 0
+        self.slowness = [self.chance.choice((1, 1, 1, 6)) for _ in range(workers)]
+        self.begin_positions()
+
+    def states_at(self, generation, step):
+        """One process continues from the newest manifest, with the pushes that were taken.
+
+        Which workers a step leaves out depends on the network, so this is computed afterwards.
+        """
+        ranks, lineage = range(self.data.workers), self.lineages.get(generation, Lineage())
+        first = self.newest_manifest()
+        owners = {
+            rank: self.load(first, rank) if first else new_state(rank, self.membership)
+            for rank in self.membership.owners
+        }
+        for number in range(first + 1, step + 1):
+            batches = [lineage.pulled[number].get(rank, []) for rank in ranks]
+            train_step(self.data, owners, batches, lineage.pushed.get(number, set()))
+        return owners
+
+    def write_manifest(self, process, step):
+        """Each row was trained as often as the position says, by each owner."""
+        position, data = self.positions[step], self.data
+        batches = [
+            batch
+            for rank, done in enumerate(position.batches)
+            for batch in data.batches(rank) * position.passes + data.batches(rank)[:done]
+        ]
+        rows = [row for batch in batches for row in batch]
+        assert sorted(self.parts[step, 0][1].trained) == sorted(rows), "rows trained once per pass"
+        shows = Counter()
+        for batch in batches:
+            for key in {key for row in batch for key in keys_of(row)}:
+                shows[key] += len(batch)
+        shown = Counter()
+        for rank in data.membership.owners:
+            shown.update({key: row[2] for key, row in self.parts[step, rank][1].rows.items()})
+        assert shown == shows, "each gradient is applied once"
+        super().write_manifest(process, step)
+
+
 def check_servers(worlds):
     """Servers took part, and were hit by faults."""
     assert {world.data.servers for world in worlds} == {0, 1, 2}
@@ -337,10 +392,10 @@ def check_servers(worlds):
     assert sum(world.servers_stopped for world in worlds) >= len(worlds) // 30
 
 
-def simulate(seed, kind=World, test="test_cluster_simulation"):
+def simulate(seed, policy=World):
     """Run the world of a seed. Raises AssertionError that says how to see it again."""
     is_traced = os.environ.get(SEED) == str(seed)
-    world = kind(seed, is_traced)
+    world = policy(seed, is_traced)
     try:
         world.run()
     except Exception as error:
@@ -348,6 +403,6 @@ def simulate(seed, kind=World, test="test_cluster_simulation"):
             print("\n".join(world.trace[-3000:]))
         raise AssertionError(
             f"{error!r} at {world.now:.3f} s with seed {seed}. To see it: {SEED}={seed} pytest "
-            f"tests/{test}.py"
+            f"tests/test_cluster_simulation.py -k {policy.__name__}"
         ) from error
     return world

@@ -182,6 +182,59 @@ def cli():
     return run_in_process
 
 
+@pytest.fixture(scope="session")
+def ran(cli):
+    """As `cli`, of a command that must succeed."""
+
+    def succeeding(*arguments, cwd) -> Result:
+        done = cli(*arguments, cwd=cwd)
+        assert done.code == 0, done.err
+        return done
+
+    return succeeding
+
+
+@pytest.fixture(scope="module")
+def one_server():
+    from redis_servers import Server
+
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def _short_locks(monkeypatch):
+    """A writer that was killed keeps the next one out for a second, and not for ten."""
+    from tnctl.serving.redis import writer_lock
+
+    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
+
+
+@pytest.fixture
+def server(one_server, _short_locks):
+    """A Redis server that is empty, shared with tests that neither kill nor change it."""
+    with one_server.client() as client:
+        client.flushall()
+    return one_server
+
+
+@pytest.fixture
+def own_server(_short_locks):
+    """Starts Redis servers of the test's own."""
+    from redis_servers import Server
+
+    servers = []
+
+    def start(*options):
+        servers.append(Server(*options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
 def write_clicks(folder: Path) -> None:
     """The files that CONF reads."""
     import pyarrow as pa

@@ -10,8 +10,10 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
 from typing import Any
 
+from tnctl import documents, manifest
 from tnctl.manifest import CHECKSUM
 
 Path = tuple[str | int, ...]  # keys and places from the root to a value
@@ -181,3 +183,16 @@ def sealed(document: dict[str, Any]) -> bytes:
     text = json_text(body).removesuffix(b"\n}") + b",\n"
     digest = hashlib.sha256(text).hexdigest()
     return text + f'{CHECKSUM}{digest}"\n}}\n'.encode()
+
+
+def reseal(folder: FilePath, name: str = manifest.NAME, **changed: Any) -> None:
+    """Make a manifest true for the files that are there now, with other values for some keys."""
+    content = json.loads((folder / name).read_text())
+    del content["sha256"]
+    inventory = manifest.Inventory(str(folder))
+    for file in content["files"]:
+        if (folder / file).exists():
+            inventory.write(file, (folder / file).read_bytes())
+    entries = {file: documents.plain(entry) for file, entry in inventory.files.items()}
+    content |= {**changed, "files": entries}
+    (folder / name).write_bytes(manifest.sealed(content))

@@ -163,9 +163,8 @@ def shuffled(folder, column, window):
 
 
 @pytest.mark.parametrize("window", [pytest.param(1024, marks=pytest.mark.long), 256])
-def test_every_input_is_worth_what_shuffling_its_column_costs(run_copy, cli, window):
-    done = cli("ablate", "output=run", f"data.window={window}", cwd=run_copy)
-    assert done.code == 0, done.err
+def test_every_input_is_worth_what_shuffling_its_column_costs(run_copy, cli, ran, window):
+    done = ran("ablate", "output=run", f"data.window={window}", cwd=run_copy)
     printed = json.loads(done.out)
     whole = evaluated(cli, run_copy)
     assert (printed["split"], printed["examples"]) == ("validation", 900)
@@ -237,12 +236,11 @@ def write_planted(path, rows, seed):
     pyarrow.csv.write_csv(pa.table(columns), path)
 
 
-def test_noise_is_worth_nothing_and_planted_inputs_come_in_their_order(tmp_path, cli):
+def test_noise_is_worth_nothing_and_planted_inputs_come_in_their_order(tmp_path, ran):
     (tmp_path / "planted.yaml").write_text(PLANTED)
     write_planted(tmp_path / "train.csv", 30_000, seed=0)
     write_planted(tmp_path / "validation.csv", 50_000, seed=1)
-    done = cli("train", "conf=planted.yaml", "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=planted.yaml", "output=run", cwd=tmp_path)
     lost = json.loads((tmp_path / "run/report.json").read_text())["importance"]
     for name in ("noise", "noise_number", "noise_a"):
         assert abs(lost[name]) < 0.002, (name, lost)

@@ -46,7 +46,7 @@ def bytes_below(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_twenty_days_take_bounded_room(cli, tmp_path, monkeypatch):
+def test_twenty_days_take_bounded_room(ran, tmp_path, monkeypatch):
     """Disk, files, threads and descriptors after each day, in one process with all commands."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -71,8 +71,7 @@ def test_twenty_days_take_bounded_room(cli, tmp_path, monkeypatch):
             commands.append(("fold", f"embeddings={last_export}", f"to=folded/{day}"))
             last_export = f"folded/{day}"
         for command in commands:
-            done = cli(*command, cwd=tmp_path)
-            assert done.code == 0, done.err
+            ran(*command, cwd=tmp_path)
         hidden = [
             path.name for path in tmp_path.rglob(".tnctl*") if path.name != ".tnctl-files.json"
         ]
@@ -95,7 +94,7 @@ def test_twenty_days_take_bounded_room(cli, tmp_path, monkeypatch):
         assert max(day[key] for day in second) <= 1.1 * most + 2, (key, taken)
 
 
-def test_clocks_that_go_backwards(trained, cli, tmp_path, monkeypatch):
+def test_clocks_that_go_backwards(trained, cli, ran, tmp_path, monkeypatch):
     """Every look at the time of day is days before the last one; the run is killed in between."""
     from tnctl.checkpoint import saver
 
@@ -123,8 +122,7 @@ def test_clocks_that_go_backwards(trained, cli, tmp_path, monkeypatch):
         with monkeypatch.context() as patch, contextlib.suppress(Killed):
             stop_at(patch, step, kill)
             cli(*command, cwd=folder)
-    done = cli(*command, cwd=folder)
-    assert done.code == 0, done.err
+    done = ran(*command, cwd=folder)
     assert outcome(folder / "run")["digest"] == outcome(trained / "run")["digest"]
     for words in ("list run", "inspect run", "verify run", "prune run keep=1 yes=true"):
         done = cli("checkpoint", *words.split(), cwd=folder)
@@ -146,7 +144,7 @@ def ended(process):
     return process.returncode
 
 
-def test_two_commands_at_once(cli, tmp_path):
+def test_two_commands_at_once(cli, ran, tmp_path):
     write_rows(tmp_path / "data/train.parquet", 0)
     write_rows(tmp_path / "data/test.parquet", 1)
     conf = CONF.replace("data: {", "data: {train: train.parquet, test: test.parquet, ")
@@ -177,8 +175,7 @@ def test_two_commands_at_once(cli, tmp_path):
         assert 0 in codes or (name == "compacted" and (tmp_path / name).exists()), codes
     assert cli("checkpoint", "verify", "run", cwd=tmp_path).code == 0
     assert cli("checkpoint", "verify", "compacted", cwd=tmp_path).code == 0
-    done = cli("verify-serving", "output=run", "graph=graph", "embeddings=embeddings", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("verify-serving", "output=run", "graph=graph", "embeddings=embeddings", cwd=tmp_path)
     assert len((tmp_path / "scores.csv").read_text().splitlines()) == ROWS + 1
     command = ("train", "conf=two.yaml", "data.prepared=prepared", "output=second")
     assert cli(*command, cwd=tmp_path).code == 0

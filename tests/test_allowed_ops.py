@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from resealed_manifests import reseal
+from mutated_documents import reseal
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tnctl import schema

@@ -37,7 +37,7 @@ def test_no_sizes(given):
 
 
 @pytest.fixture(scope="module")
-def served(_trained, cli, tmp_path_factory):
+def served(_trained, ran, tmp_path_factory):
     """A run with graph/, compiled for SIZES, and embeddings/ as dictionaries."""
     folder = tmp_path_factory.mktemp("aot")
     shutil.copytree(_trained / "run", folder / "run")
@@ -45,8 +45,7 @@ def served(_trained, cli, tmp_path_factory):
         ("split-graph", "aot=[4,1]"),
         ("export-embeddings", "format=dictionary"),
     ):
-        done = cli(*command, "output=run", cwd=folder)
-        assert done.code == 0, done.err
+        ran(*command, "output=run", cwd=folder)
     return folder
 
 
@@ -360,7 +359,7 @@ def build(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", ["din", "esmm"])
-def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
+def test_sequences_and_several_heads(recipe, ran, build, tmp_path):
     """Inputs that are integers, matrix products of Eigen, an output per head; sizes far apart."""
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")
     for command in (
@@ -368,8 +367,7 @@ def test_sequences_and_several_heads(recipe, cli, build, tmp_path):
         ("split-graph", "aot=[1,100]"),
         ("export-embeddings", "format=dictionary"),
     ):
-        done = cli(*command, "output=run", cwd=tmp_path)
-        assert done.code == 0, done.err
+        done = ran(*command, "output=run", cwd=tmp_path)
     graph, embeddings = tmp_path / "run/graph", tmp_path / "run/embeddings"
     described = json.loads((graph / "serving.json").read_text())
     assert any(path.endswith("dot_lib_f32.cc") for path in described["aot"]["runtime"])
@@ -398,7 +396,7 @@ train: {batch_size: 50}
 
 
 @pytest.mark.long
-def test_tensornets_demo_switches(cli, build, tmp_path):
+def test_tensornets_demo_switches(ran, build, tmp_path):
     """Lines, the exported rows and the library give what `tnctl score` and `predict` give."""
     random = np.random.default_rng(5)
     known = random.integers(-(2**63), 2**63, 60)
@@ -419,13 +417,11 @@ def test_tensornets_demo_switches(cli, build, tmp_path):
         ("export-embeddings", "format=dictionary"),
         ("predict", "data.test=rows.jsonl", "format=jsonl", "to=predicted.jsonl"),
     ):
-        done = cli(*command, "output=run", cwd=tmp_path)
-        assert done.code == 0, done.err
-    done = cli(
+        done = ran(*command, "output=run", cwd=tmp_path)
+    ran(
         "score", "graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl",
         "to=scored.jsonl", cwd=tmp_path,
     )  # fmt: skip
-    assert done.code == 0, done.err
     lines = ""
     for row in rows:
         slots = [f"{slot}\x01" + "\x02".join(map(str, signs)) for slot, signs in row.items()]

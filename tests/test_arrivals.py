@@ -219,11 +219,10 @@ def test_all_days_up_to_the_last_are_there():
 
 
 @pytest.fixture(scope="module")
-def demo(cli, tmp_path_factory):
+def demo(ran, tmp_path_factory):
     """A folder with a run of conf=demo on few rows, and what the command printed."""
     folder = tmp_path_factory.mktemp("demo")
-    done = cli("train", "conf=demo", "output=runs/demo", *SMALL, cwd=folder)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=demo", "output=runs/demo", *SMALL, cwd=folder)
     return folder, done
 
 
@@ -248,19 +247,18 @@ def test_the_demo_trains_day_after_day(demo):
     assert any(line[:2] == ["ids", "admitted"] for line in lines)
 
 
-def test_the_next_days_are_trained_by_the_same_command(demo, cli):
+def test_the_next_days_are_trained_by_the_same_command(demo, ran):
     """More days go on where the run ended; rows unseen for more than two days are removed."""
     folder, _ = demo
     later = ("data.days=..2026-01-05",)
-    done = cli("train", "conf=demo", "output=runs/demo", *SMALL[:1], *later, SMALL[2], cwd=folder)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=demo", "output=runs/demo", *SMALL[:1], *later, SMALL[2], cwd=folder)
     report = json.loads((folder / "runs/demo/report.json").read_text())
     assert [day["day"][-2:] for day in report["days"]] == ["01", "02", "03", "04", "05"]
     assert sum(report["days"][-1]["evicted"].values()) > 0
     assert any("rows were evicted" in line for line in done.err.splitlines())
 
 
-def test_the_rest_of_make_demo(demo, cli, process):
+def test_the_rest_of_make_demo(demo, ran, process):
     """Its commands after training, in their order; the row is one of the stream."""
     folder, _ = demo
     made = subprocess.run(
@@ -271,8 +269,7 @@ def test_the_rest_of_make_demo(demo, cli, process):
     train, *exports, scoring, summary, _ = commands
     assert train[1:3] == ["train", "conf=demo"]
     for command in exports:
-        done = cli(*command[1:], cwd=folder)
-        assert done.code == 0, done.err
+        done = ran(*command[1:], cwd=folder)
     assert [command[1].partition("-")[0] for command in exports] == ["split", "export", "verify"]
 
     row = json.loads(scoring[2])

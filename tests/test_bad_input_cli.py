@@ -63,7 +63,7 @@ def test_a_full_output(workspace, cli, monkeypatch, full_at):
         works(cli, workspace)
 
 
-def test_a_full_disk(trained, tmp_path, cli):
+def test_a_full_disk(trained, tmp_path, cli, ran):
     """A real one: a file system of 700 KiB."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -77,7 +77,6 @@ def test_a_full_disk(trained, tmp_path, cli):
         refused(done, f"{disk}/run", "no space is left there")
         nothing_counts(disk)
         ballast.unlink()
-        done = cli("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
-        assert done.code == 0, done.err
+        done = ran("train", "conf=small.yaml", f"output={disk}/run", cwd=trained)
     finally:
         subprocess.run(["umount", str(disk)], check=True)

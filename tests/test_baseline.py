@@ -285,16 +285,15 @@ def test_a_sample_fits_into_memory(workspace, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def with_baseline(_trained, tmp_path_factory, cli):
+def with_baseline(_trained, tmp_path_factory, ran):
     """A finished run that got a baseline, its output, and the report that it had before."""
     import shutil
 
     folder = tmp_path_factory.mktemp("baseline") / "copy"
     shutil.copytree(_trained, folder)
     report = json.loads((folder / "run/report.json").read_text())
-    done = cli("train", "conf=small.yaml", "output=run", *FEW[:3], "baseline.rows=1000",
+    done = ran("train", "conf=small.yaml", "output=run", *FEW[:3], "baseline.rows=1000",
                "evaluation.ablate=true", cwd=folder)  # fmt: skip
-    assert done.code == 0, done.err
     return SimpleNamespace(folder=folder, run=folder / "run", done=done, report=report)
 
 
@@ -345,7 +344,7 @@ GIVEN = ["conf=small.yaml", "output=run", *FEW[:3]]
 
 
 def test_a_run_that_is_killed_while_trees_are_trained_trains_only_them_again(
-    run_copy, cli, monkeypatch
+    run_copy, cli, ran, monkeypatch
 ):
     run = run_copy / "run"
     (run / "report.json").unlink()
@@ -362,8 +361,7 @@ def test_a_run_that_is_killed_while_trees_are_trained_trains_only_them_again(
         with pytest.raises(Killed):
             cli("train", *GIVEN, cwd=run_copy)
     assert not (run / "report.json").exists()
-    done = cli("train", *GIVEN, cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *GIVEN, cwd=run_copy)
     report = read(run)
     assert report["steps"] == steps and report["baseline"]["trees"] > 0
 
@@ -387,15 +385,14 @@ def test_refused_before_anything_is_trained(workspace, cli, monkeypatch):
         boosted_trees.version()
 
 
-def test_it_is_recalibrated_as_the_recipe_is(workspace, cli):
+def test_it_is_recalibrated_as_the_recipe_is(workspace, ran):
     """Fitted on data.validation, so there the mean prediction is the mean label."""
     given = ["conf=small.yaml", "recipe=lr", *FEW, "baseline.learning_rate=0.9",
              "baseline.patience=20"]  # fmt: skip
     reports = []
     for recalibrate in ("false", "true"):
         output = f"output={recalibrate}"
-        done = cli("train", *given, output, f"evaluation.recalibrate={recalibrate}", cwd=workspace)
-        assert done.code == 0, done.err
+        done = ran("train", *given, output, f"evaluation.recalibrate={recalibrate}", cwd=workspace)
         reports.append(read(workspace / recalibrate))
     plain, fitted = [report["baseline"] for report in reports]
     assert (

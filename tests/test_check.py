@@ -177,9 +177,8 @@ def test_what_it_says_of_rows_holds(_trained, checked):
     assert checked["dense_weights"] == report["dense_weights"]
 
 
-def test_as_text(cli, workspace):
-    done = cli("check", "conf=small.yaml", cwd=workspace)
-    assert done.code == 0, done.err
+def test_as_text(ran, workspace):
+    done = ran("check", "conf=small.yaml", cwd=workspace)
     assert done.err == "looking at the first 100,000 rows of data.train\n"
     assert "read 3,000 rows of 3,000 in data.train" in done.out
     assert "3,000 rows are only 12 steps of train.batch_size=256" in done.out
@@ -508,19 +507,17 @@ def test_a_label_of_a_further_head_that_never_varies(cli, tmp_path):
     assert (done.code, done.err.count("the label is")) == (0, 0), done.err
 
 
-def test_labels_that_are_all_small_do_vary(cli, tmp_path):
+def test_labels_that_are_all_small_do_vary(ran, tmp_path):
     rates = ["0.2", "0.1", "0"]
     write_lines(tmp_path, [[*row[:3], rates[k % 3]] for k, row in enumerate(lines_of())])
-    done = cli("train", "conf=my.yaml", "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", "conf=my.yaml", "output=run", cwd=tmp_path)
 
 
-def test_a_label_by_a_rule_is_trained_on_by_its_squared_error(cli, tmp_path):
+def test_a_label_by_a_rule_is_trained_on_by_its_squared_error(ran, tmp_path):
     """No AUC is defined then, whatever the labels are."""
     write_lines(tmp_path, lines_of())
     arguments = ["train.loss.name=mse", "data.label.above=0.5", "evaluation.monitor=mse"]
-    done = cli("train", "conf=my.yaml", *arguments, "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", "conf=my.yaml", *arguments, "output=run", cwd=tmp_path)
 
 
 def test_few_steps_and_no_validation(cli, tmp_path):

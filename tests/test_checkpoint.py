@@ -158,14 +158,13 @@ def test_golden_rows_are_the_first_of_the_validation_data(trained):
         assert float(row["price"]) == float(cells["price"])
 
 
-def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, cli):
+def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, cli, ran):
     """As after a crash in the middle of saving: the one before is the model."""
     newer = run_copy / "run/checkpoints/step-0000000024"
     shutil.copytree(run_copy / STEP, newer)
     (newer / "manifest.json").unlink()
     (newer / "dense.bin").write_bytes(b"half")
-    done = cli("evaluate", "output=run", cwd=run_copy)
-    assert done.code == 0, done.err
+    done = ran("evaluate", "output=run", cwd=run_copy)
     assert json.loads(done.out)["checkpoint"] == STEP
     os.remove(run_copy / STEP / "manifest.json")
     done = cli("evaluate", "output=run", cwd=run_copy)
@@ -176,11 +175,10 @@ def test_without_its_manifest_a_checkpoint_does_not_count(run_copy, cli):
     assert "no manifest.json" in done.line
 
 
-def test_the_conf_comes_with_the_checkpoint(run_copy, cli):
+def test_the_conf_comes_with_the_checkpoint(run_copy, cli, ran):
     moved = run_copy / "elsewhere"
     os.rename(run_copy / STEP, moved)
-    done = cli("evaluate", "checkpoint=elsewhere", "data.test=null", cwd=run_copy)
-    assert done.code == 0, done.err
+    done = ran("evaluate", "checkpoint=elsewhere", "data.test=null", cwd=run_copy)
     assert json.loads(done.out)["split"] == "validation"
     done = cli("evaluate", "checkpoint=elsewhere", "data.tset=x", cwd=run_copy)
     assert done.code == 2
@@ -191,7 +189,7 @@ def test_the_conf_comes_with_the_checkpoint(run_copy, cli):
     assert "slots" in done.line
 
 
-def test_a_manifest_cut_short_leaves_the_one_before(run_copy, cli):
+def test_a_manifest_cut_short_leaves_the_one_before(run_copy, ran):
     """What a storage may leave of a manifest when it crashes: the folder does not count."""
     last = run_copy / "run/checkpoints/step-0000000099"
     shutil.copytree(run_copy / STEP, last)
@@ -199,7 +197,6 @@ def test_a_manifest_cut_short_leaves_the_one_before(run_copy, cli):
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
         (last / "manifest.json").write_bytes(whole[:size])
         assert loading.newest(str(run_copy / "run")).folder == str(run_copy / STEP)
-    done = cli("evaluate", "output=run", cwd=run_copy)
-    assert done.code == 0
+    done = ran("evaluate", "output=run", cwd=run_copy)
     assert json.loads(done.out)["checkpoint"] == STEP
     assert "step-0000000099" in done.err and "; using" in done.err

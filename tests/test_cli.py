@@ -142,14 +142,13 @@ def test_cfg_job_prints_and_runs_nothing(process, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_overrides_of_every_form(cli, tmp_path):
-    done = cli(
+def test_overrides_of_every_form(ran, tmp_path):
+    done = ran(
         "train", "conf=deepfm", "recipe=lr", "~slots.user_id", "slots.item_id.pooling=mean",
         "optimizer.dense.learning_rate=1e-5", "data.validation=null", "data.train=[a.csv,b.csv]",
         "data.test={files: c.csv, skip_rows: 1}", "data.delimiter='\\t'", "--cfg", "job",
         cwd=tmp_path,
     )  # fmt: skip
-    assert done.code == 0, done.err
     composed = yaml.safe_load(done.out)
     assert composed["recipe"]["name"] == "lr"
     assert composed["embedding"]["width"] == 0
@@ -177,9 +176,8 @@ ADDED = [
 
 
 @pytest.mark.parametrize(("argument", "path", "value"), ADDED)
-def test_a_plus_adds_a_name(cli, tmp_path, argument, path, value):
-    done = cli("train", "conf=deepfm", argument, "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+def test_a_plus_adds_a_name(ran, tmp_path, argument, path, value):
+    done = ran("train", "conf=deepfm", argument, "--cfg", "job", cwd=tmp_path)
     setting = composed = yaml.safe_load(done.out)
     for part in path:
         setting = setting[part]
@@ -187,30 +185,28 @@ def test_a_plus_adds_a_name(cli, tmp_path, argument, path, value):
     assert composed["slots"]["user_id"]["pooling"] == "sum"
 
 
-def test_another_recipe_leaves_out_what_it_does_not_have(cli, tmp_path):
+def test_another_recipe_leaves_out_what_it_does_not_have(cli, ran, tmp_path):
     (tmp_path / "mine.py").write_text("def build(inputs, *, depth: int = 2): ...\n")
     for override, recipe in (
         (["recipe=lr"], {"name": "lr", "l2": 0.0}),
         (["recipe=mine.py"], {"name": "mine.py"}),
         (["recipe.name=mine.py", "recipe.depth=3"], {"name": "mine.py", "depth": 3}),
     ):
-        done = cli("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
-        assert done.code == 0, done.err
+        done = ran("train", "conf=deepfm", *override, "--cfg", "job", cwd=tmp_path)
         assert yaml.safe_load(done.out)["recipe"] == recipe
     assert "'depth'" in cli(
         "train", "conf=deepfm", "recipe=mine.py", "recipe.dept=3", cwd=tmp_path
     ).line  # fmt: skip
 
 
-def test_ones_own_file_wins_over_a_shipped_one_of_its_name(cli, tmp_path):
+def test_ones_own_file_wins_over_a_shipped_one_of_its_name(ran, tmp_path):
     (tmp_path / "my/data").mkdir(parents=True)
     text = "# @package _global_\ndata: {train: '0:7', format: generated}\nslots: {user_id: {}}\n"
     (tmp_path / "my/data/generated.yaml").write_text(text)
     (tmp_path / "my/deepfm.yaml").write_text(
         "defaults: [schema, recipe: deepfm, data: generated, _self_]\nseed: 5\n"
     )
-    done = cli("train", "conf=my/deepfm.yaml", "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=my/deepfm.yaml", "--cfg", "job", cwd=tmp_path)
     composed = yaml.safe_load(done.out)
     assert composed["seed"] == 5
     assert composed["data"]["train"] == "0:7"
@@ -235,13 +231,12 @@ slots: {user_id: {}}
         ("my/run.yaml", "more/data", ["--config-dir=more"]),
     ],
 )
-def test_a_file_of_ones_own_group(cli, tmp_path, conf, place, options):
+def test_a_file_of_ones_own_group(cli, ran, tmp_path, conf, place, options):
     (tmp_path / "my").mkdir()
     (tmp_path / "my/run.yaml").write_text("defaults: [deepfm, _self_]\nseed: 5\n")
     (tmp_path / place).mkdir(parents=True, exist_ok=True)
     (tmp_path / place / "mine.yaml").write_text(GROUP_FILE)
-    done = cli("train", f"conf={conf}", "data=mine", *options, "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", f"conf={conf}", "data=mine", *options, "--cfg", "job", cwd=tmp_path)
     composed = yaml.safe_load(done.out)
     assert (composed["data"]["train"], list(composed["slots"])) == ("0:7", ["user_id"])
     assert composed["seed"] == (5 if conf == "my/run.yaml" else 1)
@@ -250,11 +245,10 @@ def test_a_file_of_ones_own_group(cli, tmp_path, conf, place, options):
         assert "no data 'mine'" in done.line
 
 
-def test_the_current_folder_comes_after_what_is_shipped(cli, tmp_path):
+def test_the_current_folder_comes_after_what_is_shipped(cli, ran, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/criteo.yaml").write_text(GROUP_FILE)
-    done = cli("train", "conf=deepfm", "data=criteo", "data.root=x", "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=deepfm", "data=criteo", "data.root=x", "--cfg", "job", cwd=tmp_path)
     assert yaml.safe_load(done.out)["data"]["train"] != "0:7"
     more = ["--config-dir", ".", "--cfg", "job"]
     (tmp_path / "deepfm.yaml").write_text("defaults: [schema, recipe: lr, data: criteo, _self_]\n")
@@ -262,11 +256,10 @@ def test_the_current_folder_comes_after_what_is_shipped(cli, tmp_path):
     assert yaml.safe_load(done.out)["data"]["train"] == "0:7"
 
 
-def test_a_folder_with_the_name_of_a_key_is_no_group(cli, tmp_path):
+def test_a_folder_with_the_name_of_a_key_is_no_group(ran, tmp_path):
     (tmp_path / "output").mkdir()
     (tmp_path / "run.yaml").write_text("defaults: [deepfm, _self_]\n")
-    done = cli("train", "conf=run.yaml", "output=output", "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=run.yaml", "output=output", "--cfg", "job", cwd=tmp_path)
     assert yaml.safe_load(done.out)["output"] == "output"
 
 
@@ -404,10 +397,9 @@ MORE_PATHS = ["it's", 'a"b', "a,b", "x:y", "é", "[a", "$x"]
 
 
 @pytest.mark.parametrize("path", PATHS + MORE_PATHS)
-def test_a_path_reaches_tnctl_as_it_is(cli, tmp_path, path):
+def test_a_path_reaches_tnctl_as_it_is(ran, tmp_path, path):
     keys = ["data.root", "data.train", "data.validation", "data.test", "output"]
-    done = cli("train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=deepfm", *(f"{k}={path}" for k in keys), "--cfg", "job", cwd=tmp_path)
     composed = yaml.safe_load(done.out)
     assert composed["output"] == path
     for key in keys[:-1]:
@@ -416,20 +408,18 @@ def test_a_path_reaches_tnctl_as_it_is(cli, tmp_path, path):
 
 # In data.train {day} stands for the days that are there: tests/test_daily.py.
 @pytest.mark.parametrize("path", ["day=2024-01-01/", "part-[0-9]"])
-def test_real_files_of_such_names(cli, workspace, path):
+def test_real_files_of_such_names(ran, workspace, path):
     """Read from, and written to, as they are; `evaluate` finds the run by the same name."""
     name = f"{path}in.csv"
     (workspace / "clicks" / name).parent.mkdir(parents=True, exist_ok=True)
     os.replace(workspace / "clicks/validation.csv", workspace / "clicks" / name)
-    done = cli(
+    ran(
         "train", "conf=small.yaml", f"data.train={name}", "data.validation=null", "data.test=null",
         f"output={path}out", cwd=workspace,
     )  # fmt: skip
-    assert done.code == 0, done.err
     report = json.loads((workspace / f"{path}out/report.json").read_text())
     assert report["epochs"][0]["examples"] == 900
-    done = cli("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
-    assert done.code == 0, done.err
+    done = ran("evaluate", f"output={path}out", f"data.test={name}", cwd=workspace)
     assert json.loads(done.out)["examples"] == 900
 
 

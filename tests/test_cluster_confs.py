@@ -145,7 +145,7 @@ DAYS = [
 
 
 @pytest.mark.long
-def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli):
+def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, ran):
     cut(marked, 2, days=3)
     report, shared_report, expected, received = both(marked, monkeypatch, 2, "{day}", DAYS)
     near(figures_of(report), figures_of(shared_report))
@@ -155,8 +155,7 @@ def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli)
     assert received.manifest.kind == "delta"  # and is read with its base by one process
     same_models(expected, received)
     for command in (["export-embeddings", "output=shared"], ["checkpoint", "verify", "shared"]):
-        done = cli(*command, cwd=marked)
-        assert done.code == 0, done.err
+        ran(*command, cwd=marked)
     # The next day lacks an input, and has files for two of three workers.
     for rank in range(2):
         path = marked / f"clicks/shared/day=2024-01-03/worker-{rank}.csv"
@@ -179,7 +178,7 @@ def test_days_with_a_gate_and_the_life_of_rows(marked, monkeypatch, capsys, cli)
 
 
 @pytest.mark.long
-def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
+def test_the_best_model_of_several_heads(marked, monkeypatch, ran):
     """Stops early, in the middle of a pass; keeps an earlier model; every command reads it."""
     cut(marked, 3)
     header, *lines = (marked / "clicks/validation.csv").read_text().splitlines()
@@ -209,13 +208,11 @@ def test_the_best_model_of_several_heads(marked, monkeypatch, cli):
         ["evaluate"], ["predict"], ["export-embeddings"], ["split-graph"], ["verify-serving"],
         ["ablate"],
     ):  # fmt: skip
-        done = cli(*command, "output=shared", cwd=marked)
-        assert done.code == 0, done.err
+        done = ran(*command, "output=shared", cwd=marked)
         if command == ["evaluate"]:
             near(json.loads(done.out)["logloss"], shared_report.metrics["logloss"])
     for command in ("list", "inspect", "verify"):
-        done = cli("checkpoint", command, "shared", cwd=marked)
-        assert done.code == 0, done.err
+        done = ran("checkpoint", command, "shared", cwd=marked)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long), 3])

@@ -7,7 +7,7 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 from dataless_runs import LIFE, Run, conf_of
-from resealed_manifests import reseal
+from mutated_documents import reseal
 from test_checkpoint_owners import DividedRun, _graph, in_json
 
 from tnctl.checkpoint import dense_file

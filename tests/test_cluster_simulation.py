@@ -1,20 +1,27 @@
-"""Hundreds of simulated clusters in a bad world, and proof that they find broken protocols."""
+"""Hundreds of simulated clusters in a bad world, and proof that they find broken protocols.
 
+The worlds are alike but for what a step is: of all workers, of most of them (`cluster.backup`), or
+of one alone (`cluster.mode=async`).
+"""
+
+import math
 import os
 from collections import Counter
 
 import pytest
-from cluster_simulation import SEED, check_servers, simulate
+from async_simulation import AsyncWorld
+from cluster_simulation import SEED, BackupWorld, World, check_servers, simulate
 
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.messages.squares import new_squares
+from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.transport.session import Client, Request, Server
 from tnctl.tables import ExactSum
 
-SEEDS = [int(os.environ[SEED])] if SEED in os.environ else range(500)
-
+SEEDS = {World: 500, BackupWorld: 50, AsyncWorld: 60}
+LONG_SEEDS = {World: 1_500, BackupWorld: 700, AsyncWorld: 1_000}
 REASONS = (
     "killed",
     "this process was stopped",
@@ -33,23 +40,40 @@ KINDS = (
 )
 
 
-def test_a_cluster_in_a_bad_world_trains_what_one_process_does():
-    worlds = [simulate(seed) for seed in SEEDS]
-    if len(worlds) > 1:  # otherwise nothing was tested
-        assert sum(world.generations for world in worlds) > 2 * len(worlds)
+def named(policy):
+    return policy.__name__
+
+
+@pytest.mark.parametrize("policy", SEEDS, ids=named)
+def test_a_cluster_in_a_bad_world_trains_every_row_once_per_pass(policy):
+    seeds = [int(os.environ[SEED])] if SEED in os.environ else range(SEEDS[policy])
+    worlds = [simulate(seed, policy) for seed in seeds]
+    if len(worlds) == 1:
+        return  # the seed that somebody wants to see
+    # Otherwise nothing was tested.
+    check_servers(worlds)
+    reasons = sum((world.reasons for world in worlds), Counter())
+    kinds = sum((world.kinds for world in worlds), Counter())
+    generations = sum(world.generations for world in worlds)
+    assert generations > (2 if policy is World else 1.5) * len(worlds)
+    assert reasons["killed"] > 20
+    if policy is World:
         assert sum(world.refused for world in worlds) > len(worlds)
         assert {world.data.workers for world in worlds} == {1, 2, 3, 4}
-        check_servers(worlds)
-        reasons = sum((world.reasons for world in worlds), Counter())
         assert min(reasons[text] for text in REASONS) >= 10, reasons
-        kinds = sum((world.kinds for world in worlds), Counter())
         assert min(kinds[kind] for kind in KINDS) >= 10, kinds
+    elif policy is BackupWorld:
+        assert sum(world.left_out > 0 for world in worlds) > 15
+        assert min(kinds[Kind.PARTICIPANTS], kinds[Kind.SQUARES]) > 10, kinds
+    else:
+        assert {world.staleness for world in worlds} == {None, 0, 1, 3}
 
 
 @pytest.mark.long
-def test_a_cluster_in_a_bad_world_for_long():
-    for seed in range(500, 1_500):
-        simulate(seed)
+@pytest.mark.parametrize("policy", SEEDS, ids=named)
+def test_a_cluster_in_a_bad_world_for_long(policy):
+    for seed in range(SEEDS[policy], LONG_SEEDS[policy]):
+        simulate(seed, policy)
 
 
 def test_a_seed_is_a_world():
@@ -218,30 +242,147 @@ def a_process_does_not_notice_its_own_silence(patch):
     patch.setattr(Liveness, "check", check)
 
 
-BROKEN = [
-    replies_are_not_kept,
-    heartbeats_say_nothing,
+def leave_out_by_each_owner(patch):
+    """Every owner decides by itself."""
+
+    def participants(self):
+        rank, self.rank = self.rank, 0
+        try:
+            return decide(self)
+        finally:
+            self.rank = rank
+
+    decide = Owner._participants
+    patch.setattr(Owner, "_participants", participants)
+
+
+def late_pushes_are_taken(patch):
+    """A late worker joins the next step with what it pushes, and is not answered before."""
+    leave_out = Owner._leave_out
+
+    def keep(self, rank, exchange):
+        self.parameters.state.trained += map(int, exchange.push.labels.tolist())
+        return leave_out(self, rank, exchange)
+
+    patch.setattr(Owner, "_leave_out", keep)
+
+
+def pauses_do_not_wait(patch):
+    participants = Owner._participants
+
+    def hasten(self):
+        if self.rank == 0 and 0 in self._held and self._held[0].pause:
+            return frozenset(self._held) if len(self._held) > 1 or self.workers == 2 else None
+        return participants(self)
+
+    patch.setattr(Owner, "_participants", hasten)
+
+
+def nobody_is_held(patch):
+    patch.setattr(AsyncOwner, "slowest", math.inf)
+
+
+def workers_without_data_hold_others(patch):
+    def slowest(owner):
+        return min((worker.pushed for worker in owner._workers), default=math.inf)
+
+    patch.setattr(AsyncOwner, "slowest", property(slowest))
+
+
+def pushes_are_of_the_newest_pull(patch):
+    take = AsyncOwner._take_push
+
+    def swapped(self, worker, exchange):
+        worker.open.rotate()
+        take(self, worker, exchange)
+
+    patch.setattr(AsyncOwner, "_take_push", swapped)
+
+
+def the_step_that_was_begun_is_not_counted(patch):
+    def pause(self):
+        self.is_paused = True
+
+    patch.setattr(AsyncOwner, "_pause", pause)
+
+
+def a_held_pull_is_forgotten(patch):
+    released = AsyncOwner._released
+
+    def forget(self, rank):
+        answers = released(self, rank)
+        self._held.clear()
+        return answers
+
+    patch.setattr(AsyncOwner, "_released", forget)
+
+
+def an_asynchronous_server_applies_pushes_twice(patch):
+    take = AsyncOwner._take_push
+
+    def twice(self, worker, exchange):
+        if exchange.push.rows and not self.shape.figures:  # rank 0 has them
+            parameters = self.parameters
+            clock = parameters.state.steps, parameters.pushed
+            parameters.push_one(worker.open[0].exchange.keys, exchange.push, self._rate)
+            parameters.state.steps, parameters.pushed = clock
+        take(self, worker, exchange)
+
+    patch.setattr(AsyncOwner, "_take_push", twice)
+
+
+OF_EVERY_POLICY = [
     duplicates_run_again,
-    requests_run_in_any_order,
-    nothing_is_sent_again,
-    running_replies_are_forgotten,
-    replies_are_kept_forever,
     generations_are_mixed,
-    a_pause_pulls,
-    a_pause_counts,
-    pushes_are_in_the_order_of_arrival,
-    squares_of_others_are_not_waited_for,
+    nothing_is_sent_again,
+    replies_are_not_kept,
+]
+OF_STEPS = [
     a_server_applies_pushes_twice,
     squares_of_as_many_owners_as_workers_are_waited_for,
-    silence_is_not_noticed,
-    a_process_does_not_notice_its_own_silence,
 ]
+BROKEN = {
+    World: [
+        *OF_EVERY_POLICY,
+        *OF_STEPS,
+        heartbeats_say_nothing,
+        requests_run_in_any_order,
+        running_replies_are_forgotten,
+        replies_are_kept_forever,
+        a_pause_pulls,
+        a_pause_counts,
+        pushes_are_in_the_order_of_arrival,
+        squares_of_others_are_not_waited_for,
+        silence_is_not_noticed,
+        a_process_does_not_notice_its_own_silence,
+    ],
+    BackupWorld: [
+        *OF_EVERY_POLICY,
+        *OF_STEPS,
+        leave_out_by_each_owner,
+        late_pushes_are_taken,
+        pauses_do_not_wait,
+    ],
+    AsyncWorld: [
+        *OF_EVERY_POLICY,
+        nobody_is_held,
+        workers_without_data_hold_others,
+        pushes_are_of_the_newest_pull,
+        the_step_that_was_begun_is_not_counted,
+        a_held_pull_is_forgotten,
+        an_asynchronous_server_applies_pushes_twice,
+    ],
+}
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
-def test_a_broken_protocol_is_found(broken, monkeypatch):
+@pytest.mark.parametrize(
+    ("policy", "broken"),
+    [(policy, broken) for policy, all_broken in BROKEN.items() for broken in all_broken],
+    ids=named,
+)
+def test_a_broken_protocol_is_found(policy, broken, monkeypatch):
     broken(monkeypatch)
     with pytest.raises(AssertionError, match=f"{SEED}=") as caught:
         for seed in range(500):
-            simulate(seed)
+            simulate(seed, policy)
     print(caught.value)

@@ -4,12 +4,12 @@ import csv
 import gzip
 import io
 import uuid
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_slots import cells_of, conf_of, encoded, ids, tables_of, value_id, where
 
 from tnctl import files
 from tnctl.data.features import Features
@@ -18,62 +18,12 @@ from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
-from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
-
-MASK = 2**64 - 1
+from tnctl.schema import Label, Numeric, Slot
 
 
-def mix64(x):
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ x >> 33) * factor & MASK
-    return x ^ x >> 33
-
-
-def model_hash(text, seed=0):
-    data = text if isinstance(text, bytes) else text.encode()
-    h = seed
-    for at in range(0, len(data), 8):
-        h = mix64(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return mix64(h ^ len(data))
-
-
-def conf_of(slots=None, numeric=None, batch_size=4, window=8, **data):
-    data.setdefault("label", Label(column="y"))
-    return Conf(
-        recipe={"name": "lr"},
-        slots={"a": Slot()} if slots is None else slots,
-        numeric=numeric or {},
-        data=Data(window=window, **data),
-        train=Train(batch_size=batch_size),
-    )
-
-
-def spread(*tables):
-    """Tables of slots that are one cell each."""
-    return [(names, [1] * len(names)) for names in tables]
-
-
-def encoded(conf, table, statistics=None, tables=None):
-    tables = spread(list(conf.slots)) if tables is None else tables
-    features = Features(conf, tables, statistics or Statistics())
-    return features.encode(table, lambda row: ("file.csv", row + 1))
-
-
-def cells_of(window, table=0):
-    ids, offsets = window.ids[table], window.offsets[table].tolist()
-    return [ids[a:b].tolist() for a, b in pairwise(offsets)]
-
-
-def cells(slot, values, **data):
-    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-    table = pa.table({"a": array, "y": np.zeros(len(array))})
-    return cells_of(encoded(conf_of({"a": slot}, **data), table))
-
-
-def read(conf, split="train", tables=None):
-    statistics = measure(conf)
-    features = Features(conf, spread(list(conf.slots)) if tables is None else tables, statistics)
-    return list(windows(conf, features, split))
+def read(conf):
+    features = Features(conf, tables_of(conf), measure(conf))
+    return list(windows(conf, features, "train"))
 
 
 def same(first, second):
@@ -93,25 +43,25 @@ TEXTS = ["", "x", "12345678", "123456789", "häß", "a" * 31, "x\0y", None, "?"]
 def test_hash_of_text_in_any_layout(kind, missing):
     plain = pa.array(TEXTS, pa.string())
     array = plain.cast(pa.binary()) if kind == pa.binary() else plain.cast(kind)
-    gone = [] if missing == "none" else [model_hash("", 7)]
-    expected = [gone if t in ("", "?", None) else [model_hash(t, 7)] for t in TEXTS]
+    gone = [] if missing == "none" else [value_id("", 7)]
+    expected = [gone if t in ("", "?", None) else [value_id(t, 7)] for t in TEXTS]
     slot = Slot(seed=7, missing=missing)
     data = {"missing": ["", "?"]}
-    assert cells(slot, array, **data) == expected
-    assert cells(slot, array.slice(2, 5), **data) == expected[2:7]
+    assert ids(slot, array, **data) == expected
+    assert ids(slot, array.slice(2, 5), **data) == expected[2:7]
     chunks = pa.chunked_array([array.slice(1, 3), array.slice(4)])
-    assert cells(slot, chunks, **data) == expected[1:]
+    assert ids(slot, chunks, **data) == expected[1:]
 
 
 def test_dictionaries_hash_as_their_texts():
     array = pa.array(TEXTS * 3, pa.string())
     slot = Slot(missing="value")
-    expected = cells(slot, array)
-    assert cells(slot, array.dictionary_encode()) == expected
-    assert cells(slot, array.dictionary_encode().slice(4, 9)) == expected[4:13]
+    expected = ids(slot, array)
+    assert ids(slot, array.dictionary_encode()) == expected
+    assert ids(slot, array.dictionary_encode().slice(4, 9)) == expected[4:13]
     with_null = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), pa.array(["x", None]))
-    assert cells(Slot(), with_null) == [[model_hash("x")], [], []]
-    assert cells(Slot(), pa.array([None, None], pa.dictionary(pa.int8(), pa.string()))) == [[], []]
+    assert ids(Slot(), with_null) == [[value_id("x")], [], []]
+    assert ids(Slot(), pa.array([None, None], pa.dictionary(pa.int8(), pa.string()))) == [[], []]
 
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint64"])
@@ -119,61 +69,37 @@ def test_integers_hash_as_their_text(kind):
     values = [0, 7, 100, None] + ([] if kind.startswith("u") else [-5])
     values += [2**64 - 1] if kind == "uint64" else []
     array = pa.array(values, kind)
-    expected = [[] if v is None else [model_hash(str(v))] for v in values]
-    assert cells(Slot(), array) == expected
-    assert cells(Slot(), array.dictionary_encode()) == expected
-    missing = cells(Slot(), array, missing=["7"])
+    expected = [[] if v is None else [value_id(str(v))] for v in values]
+    assert ids(Slot(), array) == expected
+    assert ids(Slot(), array.dictionary_encode()) == expected
+    missing = ids(Slot(), array, missing=["7"])
     assert missing == [[] if v == 7 else e for v, e in zip(values, expected, strict=True)]
 
 
-LISTS = [["x", "y"], [], None, ["", "z", None], [""], ["w"]]
-
-
-@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.string())])
-@pytest.mark.parametrize("missing", ["none", "value"])
-def test_lists_give_many_ids(kind, missing):
-    array = pa.array(LISTS, kind)
-    bare = [] if missing == "none" else [model_hash("")]
-    expected = [[model_hash(t) for t in row or [] if t] or bare for row in LISTS]
-    assert cells(Slot(missing=missing), array) == expected
-    assert cells(Slot(missing=missing), array.slice(1, 4)) == expected[1:5]
-    texts = [None if row is None else "|".join(t or "" for t in row) for row in LISTS]
-    assert cells(Slot(missing=missing, separator="|"), texts) == expected
-    assert cells(Slot(missing=missing), array.cast(pa.list_(pa.large_string()))) == expected
-
-
-def test_lists_of_integers_and_of_fixed_size():
-    array = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
-    assert cells(Slot(ids="integer"), array) == [[1, 2], [], [3, 4]]
-    assert cells(Slot(ids="integer"), array.cast(pa.list_(pa.int64()))) == [[1, 2], [], [3, 4]]
-    hashed = [[model_hash("1"), model_hash("2")], [], [model_hash("3"), model_hash("4")]]
-    assert cells(Slot(), array) == hashed
-
-
 def test_strip_reaches_the_parts():
-    assert cells(Slot(separator=","), ["a, b", " ,a"], strip=True) == [
-        [model_hash("a"), model_hash("b")],
-        [model_hash("a")],
+    assert ids(Slot(separator=","), ["a, b", " ,a"], strip=True) == [
+        [value_id("a"), value_id("b")],
+        [value_id("a")],
     ]
 
 
 def test_integer_ids():
     texts = ["5", "-1", str(2**64 - 1), None, "", str(-(2**63))]
     expected = [[5], [2**64 - 1], [2**64 - 1], [], [], [2**63]]
-    assert cells(Slot(ids="integer"), texts) == expected
-    assert cells(Slot(ids="integer"), texts[:2]) == expected[:2]
-    assert cells(Slot(ids="integer"), pa.array([5, -1, None])) == [[5], [2**64 - 1], []]
+    assert ids(Slot(ids="integer"), texts) == expected
+    assert ids(Slot(ids="integer"), texts[:2]) == expected[:2]
+    assert ids(Slot(ids="integer"), pa.array([5, -1, None])) == [[5], [2**64 - 1], []]
     for bad in ("x", "0x10", "1.5", str(2**64), " 1"):
         with pytest.raises(Failure, match=r"file\.csv, row 2, column 'a': .* not an integer"):
-            cells(Slot(ids="integer"), ["1", bad])
+            ids(Slot(ids="integer"), ["1", bad])
     with pytest.raises(UserError, match="missing=value needs ids of texts or buckets"):
-        cells(Slot(ids="integer", missing="value"), ["1"])
+        ids(Slot(ids="integer", missing="value"), ["1"])
 
 
 @pytest.mark.parametrize("kind", ["float64", "bool", "timestamp[s]"])
 def test_other_types_are_refused(kind):
     with pytest.raises(UserError, match=r"file\.csv: column 'a' is .*(text or integers|quantiles)"):
-        cells(Slot(), pa.array([None, 1], pa.int64()).cast(kind))
+        ids(Slot(), pa.array([None, 1], pa.int64()).cast(kind))
 
 
 def test_no_tables_one_slot_and_shared_columns():
@@ -181,11 +107,13 @@ def test_no_tables_one_slot_and_shared_columns():
         {"a": Slot(), "again": Slot(column="a", seed=3)}, {"number": Numeric(column="a")}
     )
     table = pa.table({"a": ["1", "22"], "y": [0, 1]})
-    window = encoded(conf, table, tables=spread(["again"], ["a", "again"]))
-    assert cells_of(window, 0) == [[model_hash("1", 3)], [model_hash("22", 3)]]
-    assert [c[0] for c in cells_of(window, 1)[:2]] == [model_hash("1"), model_hash("1", 3)]
+    tables = [(["again"], [1]), (["a", "again"], [1, 1])]
+    window = Features(conf, tables, Statistics()).encode(table, where)
+    seeded = [value_id("1", 3), value_id("22", 3)]
+    assert window.ids[0].tolist() == seeded
+    assert window.ids[1].tolist() == [value_id("1"), seeded[0], value_id("22"), seeded[1]]
     np.testing.assert_array_equal(window.numeric, [[1], [22]])
-    window = encoded(conf, table, tables=[])
+    window = Features(conf, [], Statistics()).encode(table, where)
     assert window.ids == []
     assert window.rows == 2
 
@@ -239,8 +167,8 @@ def test_csv_is_what_the_csv_module_reads(tmp_path):
     with (tmp_path / "a.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     hashed = [cell for w in read_windows for cell in cells_of(w)]
-    assert hashed[0::3] == [[model_hash(row["a"])] for row in rows]
-    assert hashed[1::3] == [[model_hash(row["b"])] for row in rows]
+    assert hashed[0::3] == [[value_id(row["a"])] for row in rows]
+    assert hashed[1::3] == [[value_id(row["b"])] for row in rows]
     present = np.array([float(row["n"]) for row in rows if row["n"]])
     expected = [(float(r["n"]) - present.mean()) / present.std() if r["n"] else 0 for r in rows]
     numeric = np.concatenate([w.numeric for w in read_windows])
@@ -330,7 +258,7 @@ def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
 def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,y\n\xff\xfe,1\n ok ,0\n")
     conf = conf_of(root=str(tmp_path), train="a.csv", check_utf8=False, strip=True)
-    assert cells_of(read(conf)[0]) == [[model_hash(b"\xff\xfe")], [model_hash("ok")]]
+    assert cells_of(read(conf)[0]) == [[value_id(b"\xff\xfe")], [value_id("ok")]]
     rows = raw_rows(conf, "train", 5)
     assert rows[0]["a"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
 
@@ -338,7 +266,7 @@ def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):
 def test_tabs_do_not_quote(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b'a\ty\n"x\t1\ny"z\t0\n')
     conf = conf_of(root=str(tmp_path), train="a.tsv", delimiter="\t")
-    assert cells_of(read(conf)[0]) == [[model_hash('"x')], [model_hash('y"z')]]
+    assert cells_of(read(conf)[0]) == [[value_id('"x')], [value_id('y"z')]]
 
 
 def test_raw_rows_encode_to_the_same_window(tmp_path):
@@ -346,6 +274,6 @@ def test_raw_rows_encode_to_the_same_window(tmp_path):
     conf = conf_of_rows(root=str(tmp_path), train="a.csv")
     rows = raw_rows(conf, "train", 8)
     assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
-    features = Features(conf, spread(list(conf.slots)), measure(conf))
+    features = Features(conf, tables_of(conf), measure(conf))
     again = features.encode(as_table(rows, cutters(conf)), lambda row: ("rows", row))
     same([again], read(conf)[:1])

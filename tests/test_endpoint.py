@@ -87,11 +87,10 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def folder(trained, cli, tmp_path_factory):
+def folder(trained, ran, tmp_path_factory):
     """A split graph of the trained model."""
     to = tmp_path_factory.mktemp("endpoint") / "graph"
-    done = cli("split-graph", "output=run", f"to={to}", "golden=70", cwd=trained)
-    assert done.code == 0, done.err
+    ran("split-graph", "output=run", f"to={to}", "golden=70", cwd=trained)
     return to
 
 
@@ -272,10 +271,9 @@ def test_a_url_that_is_none(url):
         Endpoint(url, {"outputs": []})
 
 
-def test_without_golden_rows_there_is_nothing_to_send(trained, cli, tmp_path, folder):
+def test_without_golden_rows_there_is_nothing_to_send(trained, cli, ran, tmp_path, folder):
     to = tmp_path / "graph"
-    done = cli("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
-    assert done.code == 0, done.err
+    done = ran("split-graph", "output=run", f"to={to}", "golden=0", cwd=trained)
     with Service(folder) as service:
         done = verify(cli, to, service)
         assert done.code == 1 and "no golden rows" in done.last

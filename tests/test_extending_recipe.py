@@ -20,7 +20,7 @@ def blocks(section):
     return re.findall(r"([^\n]*):\n\n```(\w+)\n(.*?)```", text, re.S)
 
 
-def test_a_recipe_is_two_files(cli, workspace, monkeypatch):
+def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     home = workspace / "home"
     for folder in ("conf", "recipes"):
         shutil.copytree(shipped.folder(folder), home / folder)
@@ -33,11 +33,10 @@ def test_a_recipe_is_two_files(cli, workspace, monkeypatch):
     assert "mlp" in shipped.recipes()
     assert settings_of("mlp")["hidden"] == "(64, 32)"
 
-    done = cli(
+    ran(
         "train", "conf=small.yaml", "recipe=mlp", "recipe.hidden=[8]", "recipe.l2=0.001",
         "evaluation.ablate=false", "output=run", cwd=workspace,
     )  # fmt: skip
-    assert done.code == 0, done.err
     report = json.loads((workspace / "run/report.json").read_text())
     assert report["auc"] > 0.5
     [saved] = (workspace / "run/checkpoints").glob("*/conf.json")

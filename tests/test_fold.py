@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataless_runs import IDS, Run, conf_of
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
@@ -223,7 +223,7 @@ def test_folding_needs_no_tensorflow(chained, tmp_path, process):
 
 
 @pytest.mark.parametrize("encoding", file_formats())
-def test_every_changed_byte_is_found(broken, cli, encoding):
+def test_every_changed_byte_is_found(broken, cli, ran, encoding):
     """One line, and nothing that counts; whichever part of the chain it is."""
     chance = random.Random(3)
     for path in sorted((broken / encoding).glob("[0-3]/*")):
@@ -237,8 +237,7 @@ def test_every_changed_byte_is_found(broken, cli, encoding):
             assert f"{encoding}/{path.parent.name}" in done.line and path.name in done.line
             assert not (broken / "folded").exists()
         path.write_bytes(whole)
-    done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
-    assert done.code == 0, done.err
+    ran("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
     assert contents(broken / "folded") == contents(broken / encoding / "full")
 
 
@@ -293,7 +292,7 @@ def test_a_chain_can_be_moved(broken, tmp_path):
     assert lookups(tmp_path / "elsewhere/3") == rows
 
 
-def test_no_more_than_eight_deltas(tmp_path, cli):
+def test_no_more_than_eight_deltas(tmp_path, ran):
     run = Run(conf_of(tmp_path / "run", life=LIFE))
     made = []
     for number in range(10):
@@ -306,8 +305,7 @@ def test_no_more_than_eight_deltas(tmp_path, cli):
         export(checkpoint, run.conf, to, since=made[-1] if made else None, golden=0)
         made.append(to)
     lookups(made[-1])
-    done = cli("fold", "embeddings=8", "to=folded", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("fold", "embeddings=8", "to=folded", cwd=tmp_path)
     assert "of 9 exports to folded" in done.err
     export(checkpoint, run.conf, to, since=str(tmp_path / "folded"), golden=0)
     export(checkpoint, run.conf, str(tmp_path / "full"), golden=0)
@@ -339,10 +337,9 @@ def test_what_fold_refuses(broken, cli):
     assert done.code == 1 and "run has no manifest.json" in done.line
 
 
-def test_what_was_folded_before_is_replaced(broken, cli):
+def test_what_was_folded_before_is_replaced(broken, ran):
     for encoding in ("dictionary", "parquet", "text", "dictionary"):
-        done = cli("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
-        assert done.code == 0, done.err
+        ran("fold", f"embeddings={encoding}/3", "to=folded", cwd=broken)
         assert contents(broken / "folded") == contents(broken / encoding / "full")
 
 

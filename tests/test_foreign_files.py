@@ -151,15 +151,14 @@ def test_a_run_writes_through_no_link(run_copy, refused):
     refused(run_copy, *train, "overwrite=true", said="run/checkpoints is a file")
 
 
-def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, cli):
+def test_a_checkpoint_that_is_a_link_is_not_pruned(run_copy, ran):
     checkpoints = run_copy / "run/checkpoints"
     [newest] = sorted(checkpoints.iterdir())[-1:]
     shutil.copytree(newest, run_copy / "elsewhere")
     for name in ("step-0000000001", "step-0000000098"):  # neither is counted
         (checkpoints / name).symlink_to(run_copy / "elsewhere")
     contents = stored(run_copy)
-    done = cli("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
-    assert done.code == 0
+    done = ran("checkpoint", "prune", "run", "keep=1", "yes=true", cwd=run_copy)
     for name in ("step-0000000001", "step-0000000098"):
         assert f"kept {name}: a symbolic link" in done.err
     assert stored(run_copy) == contents
@@ -204,7 +203,7 @@ def test_a_warm_start_from_a_checkpoint_around_the_output(run_copy, refused):
 
 
 @pytest.mark.long
-def test_predictions_over_other_files(run_copy, cli, refused):
+def test_predictions_over_other_files(run_copy, cli, ran, refused):
     predict = ["predict", "output=run", "data.test=test.csv", "format=csv"]
     (run_copy / "mine.csv").write_text("mine")
     for to in ("mine.csv", "nowhere/../mine.csv"):
@@ -214,8 +213,7 @@ def test_predictions_over_other_files(run_copy, cli, refused):
     refused(run_copy, *predict, said="run/predictions.csv is there already")
     (run_copy / "run/predictions.csv").unlink()
     for _ in range(2):
-        done = cli(*predict, cwd=run_copy)
-        assert done.code == 0, done.err
+        ran(*predict, cwd=run_copy)
     assert (run_copy / "run/predictions.csv").read_text().startswith('"prediction"')
     (run_copy / "run/predictions.csv").write_text("changed")
     refused(run_copy, *predict, said="run/predictions.csv is there already")

@@ -33,10 +33,9 @@ def saved(page: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_conf_of_a_page_trains(cli, tmp_path, page):
+def test_the_conf_of_a_page_trains(ran, tmp_path, page):
     train, *_ = saved(page, tmp_path)
-    done = cli(*train.split(), cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran(*train.split(), cwd=tmp_path)
     [output] = re.findall(r"output=(\S+)", train)
     report = json.loads((tmp_path / output / "report.json").read_text())
     assert report["steps"] == 2

@@ -256,11 +256,10 @@ def test_models(run_copy, long):
 
 
 @BOTH
-def test_exports(run_copy, cli, long):
+def test_exports(run_copy, ran, long):
     from tnctl.serving.rows.embeddings import open_embeddings
 
-    done = cli("export-embeddings", "output=run", "to=out", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("export-embeddings", "output=run", "to=out", cwd=run_copy)
     content = json.loads((run_copy / "out/manifest.json").read_text())
     wanted = np.arange(1000, dtype=np.uint64)
 
@@ -282,13 +281,12 @@ def test_graphs(run_copy, cli, long):
 
 
 @BOTH
-def test_prepared_data(workspace, cli, long):
+def test_prepared_data(workspace, cli, ran, long):
     from tnctl.data import statistics
     from tnctl.data.features import Features
     from tnctl.data.windows import windows
 
-    done = cli("prepare", "conf=small.yaml", "to=out", cwd=workspace)
-    assert done.code == 0, done.err
+    ran("prepare", "conf=small.yaml", "to=out", cwd=workspace)
     saved = json.loads((workspace / "out/manifest.json").read_text())
     assert saved["format"] == "tnctl prepared"
     composed = cli("train", "conf=small.yaml", "data.prepared=out", "--cfg", "job", cwd=workspace)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl import saved_conf, schema
 from tnctl.checkpoint import load
@@ -100,11 +100,10 @@ def test_a_run_whose_conf_lacks_keys_is_resumed(run_copy, cli):
         assert done.code == 2 and f"these keys differ: {key}. " in done.last
 
 
-def test_commands_read_a_model_whose_conf_lacks_keys(run_copy, cli):
+def test_commands_read_a_model_whose_conf_lacks_keys(run_copy, cli, ran):
     take_out(run_copy / "run", ("optimizer", "embedding.initial", *ADDED[:6]))
     for given in (["conf=small.yaml"], []):
-        done = cli("predict", *given, "output=run", "data.test=test.csv", cwd=run_copy)
-        assert done.code == 0, done.err
+        done = ran("predict", *given, "output=run", "data.test=test.csv", cwd=run_copy)
     folder = str(next((run_copy / "run/checkpoints").iterdir()))
     assert load.open_checkpoint(folder).conf()["optimizer"]["dense"]["name"] == "adam"
     done = cli("predict", "conf=small.yaml", "output=run", "optimizer.clip_norm=1", cwd=run_copy)

@@ -199,7 +199,7 @@ def test_hostile_names_become_inputs(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
-def test_a_name_with_an_interpolation_can_be_trained(cli, tmp_path, kind):
+def test_a_name_with_an_interpolation_can_be_trained(ran, tmp_path, kind):
     """A header is replaced; elsewhere the column is left out, with a warning."""
     rows = [{"user": f"u{k % 7}", "${oc.env:HOME}": f"h{k % 3}", "click": k % 2} for k in range(60)]
     path = tmp_path / f"a.{kind}"
@@ -210,14 +210,12 @@ def test_a_name_with_an_interpolation_can_be_trained(cli, tmp_path, kind):
     else:
         lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
         planted_tables.write_lines(path, lines)
-    done = cli("init", path.name, cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("init", path.name, cwd=tmp_path)
     conf = yaml.safe_load((tmp_path / "a.yaml").read_text())
     assert list(conf["slots"]) == ["user", "column_2"] if kind == "csv" else ["user"]
     is_warned = "warning: ${oc.env:HOME} is left out: no conf can have this name" in done.err
     assert is_warned is (kind != "csv")
-    done = cli("check", "conf=a.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("check", "conf=a.yaml", cwd=tmp_path)
 
 
 @pytest.mark.parametrize("columns", [200, pytest.param(2000, marks=pytest.mark.long)])
@@ -275,13 +273,12 @@ def test_delimiters_and_headers(lines, delimiter, header):
     assert form.keys.get("header", True) is header
 
 
-def test_texts_of_parquet_that_are_not_utf8(cli, tmp_path):
+def test_texts_of_parquet_that_are_not_utf8(ran, tmp_path):
     array = pa.array([b"\xff\xfe%d" % (k % 9) for k in range(300)], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 300, array.buffers())
     columns = {"name": text, "user": [f"u{k % 7}" for k in range(300)], "label": [0, 1, 0] * 100}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    done = cli("init", "a.parquet", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("init", "a.parquet", cwd=tmp_path)
     assert "name is left out: it has bytes that are not UTF-8. Save it as UTF-8" in done.err
 
 

@@ -14,17 +14,13 @@ from tnctl import shipped
 from tnctl.cli import compose
 
 
-def test_init_then_train(cli, tmp_path):
+def test_init_then_train(cli, ran, tmp_path):
     planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=1500)
-    done = cli("init", "clicks.csv", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("init", "clicks.csv", cwd=tmp_path)
     assert "clicks.yaml written" in done.err
     text = (tmp_path / "clicks.yaml").read_text()
     assert "conf=clicks.yaml" in text
-    done = cli(
-        "train", "conf=clicks.yaml", "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path
-    )
-    assert done.code == 0, done.err
+    ran("train", "conf=clicks.yaml", "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
     report = json.loads((tmp_path / "runs" / "clicks" / "report.json").read_text())
     assert report["epochs"][0]["examples"] == 1200
     assert (report["split"], report["examples"]) == ("validation", 300)
@@ -34,10 +30,9 @@ def test_init_then_train(cli, tmp_path):
     assert (tmp_path / "clicks.yaml").read_text() == text
 
 
-def test_to_standard_output(cli, tmp_path):
+def test_to_standard_output(ran, tmp_path):
     planted_tables.log_with_semicolons(tmp_path / "clicks.csv", rows=500)
-    done = cli("init", "clicks.csv", "to=-", "label=clicked", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("init", "clicks.csv", "to=-", "label=clicked", cwd=tmp_path)
     assert yaml.safe_load(done.out)["data"]["label"] == {"column": "clicked"}
     assert os.listdir(tmp_path) == ["clicks.csv"]
 
@@ -49,10 +44,9 @@ def test_to_standard_output(cli, tmp_path):
         for name in shipped.confs()
     ],
 )
-def test_a_copy_of_a_shipped_conf_is_the_same(cli, tmp_path, name):
+def test_a_copy_of_a_shipped_conf_is_the_same(ran, tmp_path, name):
     """Its groups are those of the shipped conf, and what is left open is given as there."""
-    done = cli("init", f"conf={name}", "to=mine.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("init", f"conf={name}", "to=mine.yaml", cwd=tmp_path)
     original = shipped.folder("conf") / f"{name}.yaml"
     assert (tmp_path / "mine.yaml").read_bytes() == original.read_bytes()
     overrides = ["data.root=x", "output=x"]
@@ -61,12 +55,10 @@ def test_a_copy_of_a_shipped_conf_is_the_same(cli, tmp_path, name):
 
 
 @pytest.mark.long
-def test_a_copy_trains(cli, tmp_path):
-    done = cli("init", "conf=deepfm", "to=mine.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+def test_a_copy_trains(ran, tmp_path):
+    ran("init", "conf=deepfm", "to=mine.yaml", cwd=tmp_path)
     rows = ["data.train=0:2000", "data.validation=2000:3000", "evaluation.ablate=false"]
-    done = cli("train", "conf=mine.yaml", *rows, "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", "conf=mine.yaml", *rows, "output=run", cwd=tmp_path)
 
 
 def binary(path):
@@ -171,18 +163,16 @@ def test_labels_that_are_refused(cli, tmp_path, label, words):
 
 
 @pytest.mark.long
-def test_adult_as_it_is(cli, tmp_path):
+def test_adult_as_it_is(ran, tmp_path):
     """Without an edit, as good as the shipped conf: its AUC is 0.9225 over seeds."""
     root = os.environ.get("TNCTL_TEST_DATA")
     if not root:
         pytest.skip("TNCTL_TEST_DATA is not set: the folder that has adult/")
-    done = cli("init", Path(root).resolve() / "adult", "to=first.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("init", Path(root).resolve() / "adult", "to=first.yaml", cwd=tmp_path)
     data = f"data.root={Path(root).resolve() / 'adult'}"
     areas = {}
     for name, arguments in {"adult": ["conf=adult", data], "first": ["conf=first.yaml"]}.items():
-        done = cli("train", *arguments, f"output={name}", cwd=tmp_path)
-        assert done.code == 0, done.err
+        ran("train", *arguments, f"output={name}", cwd=tmp_path)
         report = json.loads((tmp_path / name / "report.json").read_text())
         assert (report["split"], report["examples"]) == ("test", 16_281)
         areas[name] = report["auc"]
@@ -190,14 +180,12 @@ def test_adult_as_it_is(cli, tmp_path):
 
 
 @pytest.mark.long
-def test_bank_as_it_is(cli, tmp_path):
+def test_bank_as_it_is(ran, tmp_path):
     root = os.environ.get("TNCTL_TEST_DATA")
     if not root:
         pytest.skip("TNCTL_TEST_DATA is not set: the folder that has bank/")
-    done = cli("init", f"{Path(root).resolve()}/bank/bank-additional-full.csv", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("init", f"{Path(root).resolve()}/bank/bank-additional-full.csv", cwd=tmp_path)
     conf = "conf=bank-additional-full.yaml"
-    done = cli("train", conf, "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", conf, "train.epochs=1", "evaluation.ablate=false", cwd=tmp_path)
     report = json.loads((tmp_path / "runs/bank-additional-full/report.json").read_text())
     assert report["split"] == "test" and report["auc"] > 0.85

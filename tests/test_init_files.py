@@ -103,7 +103,7 @@ def test_more_files_than_a_conf_lists(tmp_path, monkeypatch):
         assert f"all {count} files" in result.text
 
 
-def test_files_without_any_byte_are_passed_over(cli, tmp_path):
+def test_files_without_any_byte_are_passed_over(cli, ran, tmp_path):
     names = [f"train/part-{part}.csv" for part in range(7)] + ["valid/part-0.csv"]
     write_parts(tmp_path / "logs", names)
     for part in (0, 3):
@@ -114,16 +114,14 @@ def test_files_without_any_byte_are_passed_over(cli, tmp_path):
     (tmp_path / "days/2026-11-02/part-0.csv").write_text("")
     for number, word in enumerate(("logs", "logs/train/part-*.csv", "days/{day}/part-*.csv")):
         name = f"conf-{number}.yaml"
-        done = cli("init", word, f"to={name}", cwd=tmp_path)
-        assert done.code == 0, done.err
+        done = ran("init", word, f"to={name}", cwd=tmp_path)
         assert "without any byte: " in done.err and "; passed over" in done.err
         data = yaml.safe_load((tmp_path / name).read_text())["data"]
         assert data["skip_empty"] is True
         command = ["check", f"conf={name}"]
         if "{day}" in word:
             command = ["train", f"conf={name}", "recipe=lr", "output=run", "gate.enabled=false"]
-        done = cli(*command, cwd=tmp_path)
-        assert done.code == 0, done.err
+        done = ran(*command, cwd=tmp_path)
     done = cli("init", "logs/train/part-*.csv", "data.skip_empty=true", cwd=tmp_path)
     assert done.code == 2 and "init takes no data.skip_empty" in done.line
 
@@ -192,7 +190,7 @@ def test_the_rows_that_are_kept_for_validation(tmp_path):
     assert keys == {"validation": 0.1}
 
 
-def test_of_many_rows_some_are_kept_for_a_test_too(cli, tmp_path):
+def test_of_many_rows_some_are_kept_for_a_test_too(ran, tmp_path):
     lines = [f"u{k * 7919 % 401},i{k * 31 % 97},{k // 3 % 2}" for k in range(20_000)]
     path = planted_tables.write_lines(tmp_path / "clicks.csv", ["user,item,click", *lines])
     result, conf, _ = recognised(path)
@@ -200,8 +198,7 @@ def test_of_many_rows_some_are_kept_for_a_test_too(cli, tmp_path):
     assert "10% of the rows, and as many for the test, at random" in result.text
     assert conf["train"]["batch_size"] * 150 == pytest.approx(16_000, rel=0.3)
     (tmp_path / "a.yaml").write_text(result.text)
-    done = cli("check", "conf=a.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("check", "conf=a.yaml", cwd=tmp_path)
     # A file for the test is enough.
     write_parts(tmp_path, ["clicks-test.csv"])
     _, conf, _ = recognised(path, tmp_path / "clicks-test.csv")
@@ -259,11 +256,10 @@ def days_of_clicks(folder):
 
 
 @pytest.mark.long
-def test_init_then_train_day_by_day(cli, tmp_path):
+def test_init_then_train_day_by_day(ran, tmp_path):
     days_of_clicks(tmp_path)
     (tmp_path / "logs/dt=later").mkdir()
-    done = cli("init", "logs/dt={day}/part-*.csv", "to=clicks.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("init", "logs/dt={day}/part-*.csv", "to=clicks.yaml", cwd=tmp_path)
     text = (tmp_path / "clicks.yaml").read_text()
     conf = yaml.safe_load(text)
     assert (conf["data"]["root"], conf["data"]["train"]) == ("logs", "dt={day}/part-*.csv")
@@ -273,34 +269,28 @@ def test_init_then_train_day_by_day(cli, tmp_path):
     # Of 800 rows in a day.
     assert conf["train"] == {"batch_size": 32, "epochs": 1}
     arguments = ["conf=clicks.yaml", "output=run"]
-    done = cli("train", *arguments, "data.days=..2026-11-02", cwd=tmp_path)
-    assert done.code == 0, done.err
-    done = cli("train", *arguments, "data.days=..2026-11-04", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("train", *arguments, "data.days=..2026-11-02", cwd=tmp_path)
+    ran("train", *arguments, "data.days=..2026-11-04", cwd=tmp_path)
     days = json.loads((tmp_path / "run/report.json").read_text())["days"]
     assert [day["day"] for day in days] == [f"2026-11-0{day}" for day in range(1, 5)]
     assert [day["before"] is None for day in days] == [True, False, False, False]
     arguments = ["conf=clicks.yaml", "output=wrong", "data.days=..2026-11-01"]
-    done = cli("train", *arguments, "data.label.above=5", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", *arguments, "data.label.above=5", cwd=tmp_path)
     assert " data.label.above=5 the label is 0 in all 800 rows of 2026-11-01" in done.err
 
 
-def test_days_in_the_names_of_files(cli, tmp_path):
+def test_days_in_the_names_of_files(ran, tmp_path):
     (tmp_path / "logs").mkdir()
     for day in range(1, 4):
         path = tmp_path / f"logs/clicks-2026-11-{day:02}.csv"
         planted_tables.log_with_semicolons(path, rows=300, seed=day)
-    done = cli("init", "./logs/clicks-{day}.csv", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("init", "./logs/clicks-{day}.csv", cwd=tmp_path)
     data = yaml.safe_load((tmp_path / "clicks.yaml").read_text())["data"]
     assert (data["root"], data["train"]) == ("logs", "clicks-{day}.csv")
-    done = cli("check", "conf=clicks.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("check", "conf=clicks.yaml", cwd=tmp_path)
     # The newest day is not filled yet.
     (tmp_path / "logs/clicks-2026-11-04.csv").write_text("")
-    done = cli("init", "logs/clicks-{day}.csv", "to=later.yaml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("init", "logs/clicks-{day}.csv", "to=later.yaml", cwd=tmp_path)
     assert "without any byte: logs/clicks-2026-11-04.csv; passed over" in done.err
     assert yaml.safe_load((tmp_path / "later.yaml").read_text())["data"]["skip_empty"] is True
 

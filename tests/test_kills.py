@@ -22,13 +22,12 @@ SAVES = {
 
 
 @pytest.fixture(scope="module")
-def whole(trained, cli, tmp_path_factory):
+def whole(trained, ran, tmp_path_factory):
     """A folder with the data, and what a run comes to that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(trained / "clicks", folder / "clicks")
     shutil.copy(trained / "small.yaml", folder)
-    done = cli(*TRAIN, cwd=folder)
-    assert done.code == 0, done.err
+    ran(*TRAIN, cwd=folder)
     result = result_of(folder / "run")
     shutil.rmtree(folder / "run")
     return folder, result

@@ -633,7 +633,7 @@ def group_records(checkpoint, name):
     raise AssertionError(name)
 
 
-def test_train_with_admission_and_counts(workspace, cli):
+def test_train_with_admission_and_counts(workspace, ran):
     """Rows of ids met three times and more; shows from the third on; serving reads the same.
 
     The second pass counts nothing.
@@ -644,8 +644,7 @@ def test_train_with_admission_and_counts(workspace, cli):
         "life.shows.cvm=true",
         "+life.groups.shared={admission: {after: 1}, shows: {keep: true}}",
     ]
-    done = cli("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
-    assert done.code == 0, done.err
+    ran("train", "conf=small.yaml", "output=run", *rules, cwd=workspace)
     checkpoint = loading.newest(str(workspace / "run"))
     met, clicked = occurrences(workspace / "clicks/train.csv")
     records, group = group_records(checkpoint, "user_id")
@@ -662,8 +661,7 @@ def test_train_with_admission_and_counts(workspace, cli):
     assert report["life"]["user_id"]["waiting"] == group.waiting
 
     for command in ("split-graph", "export-embeddings", "verify-serving", "evaluate"):
-        done = cli(command, "output=run", cwd=workspace)
-        assert done.code == 0, done.err
+        ran(command, "output=run", cwd=workspace)
     served = json.loads((workspace / "run/graph/serving.json").read_text())
     [user] = [entry for entry in served["signatures"]["by_slot"] if entry["name"] == "user_id"]
     assert user["shape"] == [6]
@@ -688,13 +686,12 @@ def test_train_with_admission_and_counts(workspace, cli):
     ]
     with open(workspace / "clicks/asked.csv", "w") as file:
         csv.writer(file).writerows([names, *rows_])
-    done = cli("predict", "output=run", "data.test=asked.csv", "to=asked.parquet", cwd=workspace)
-    assert done.code == 0, done.err
+    ran("predict", "output=run", "data.test=asked.csv", "to=asked.parquet", cwd=workspace)
     logits = pq.read_table(workspace / "asked.parquet").column("logit").to_pylist()
     assert logits[0] == logits[1] != logits[2]
 
 
-def test_days_pass_for_rows(workspace, cli):
+def test_days_pass_for_rows(workspace, ran):
     """Daily training by files: unseen rows go at a day's end, and counts decay day by day."""
     lines = (workspace / "clicks/train.csv").read_text().splitlines()
     days = ["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-05"]
@@ -715,8 +712,7 @@ def test_days_pass_for_rows(workspace, cli):
         "data.train=train-{day}.csv", "train.batch_size=64", "gate.enabled=false",
         "train.epochs=2",  # each day is counted once
     ]  # fmt: skip
-    done = cli("train", "conf=small.yaml", "output=run", *rules, *settings, cwd=workspace)
-    assert done.code == 0, done.err
+    ran("train", "conf=small.yaml", "output=run", *rules, *settings, cwd=workspace)
     checkpoint = loading.newest(str(workspace / "run"))
     records, group = group_records(checkpoint, "user_id")
     assert len(records) == len(expected) == group.rows
@@ -725,21 +721,19 @@ def test_days_pass_for_rows(workspace, cli):
         counts = np.sort(records[field][:, 0])
         np.testing.assert_allclose(counts, sorted(row[at] for row in expected.values()), rtol=1e-5)
     for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = cli(command, "output=run", cwd=workspace)
-        assert done.code == 0, done.err
+        ran(command, "output=run", cwd=workspace)
     shows = pq.read_table(workspace / "run/embeddings/user_id.parquet").column("embedding")
     read = np.array(shows.to_pylist())[:, -2]
     kept = [row[0] * 0.5 ** (5 - row[2]) for row in expected.values()]
     np.testing.assert_allclose(np.sort(read), np.sort(kept), rtol=1e-5)
 
 
-def test_check_tells_the_rules(workspace, cli):
+def test_check_tells_the_rules(workspace, cli, ran):
     rules = [
         "life.admission.after=3", "life.shows.cvm=true", "life.eviction.rows=100",
         "life.sketch=65536",
     ]  # fmt: skip
-    done = cli("check", "conf=small.yaml", *rules, "format=json", cwd=workspace)
-    assert done.code == 0, done.err
+    done = ran("check", "conf=small.yaml", *rules, "format=json", cwd=workspace)
     report = json.loads(done.out)
     met, _ = occurrences(workspace / "clicks/train.csv")
     user = report["lives"]["user_id"]

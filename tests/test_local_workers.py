@@ -56,9 +56,8 @@ def given(folder, generation, rank=1):
 
 
 @pytest.mark.alone
-def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(cli, folder):
-    done = cli(*RUN, "overwrite=true", "golden=2", cwd=folder)
-    assert done.code == 0, done.err
+def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(ran, folder):
+    ran(*RUN, "overwrite=true", "golden=2", cwd=folder)
     conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
     tasks = [given(folder, generation) for generation in (1, 2, 3)]
     assert tasks[0]["conf"] == dataclasses.asdict(conf) and conf.cluster.workers == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl import files, saved_conf, schema
 from tnctl.cli import compose

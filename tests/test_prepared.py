@@ -422,9 +422,8 @@ def checkpoint_files(run: Path):
     }
 
 
-def test_training_gives_the_same_bytes(workspace, copied_process, cli):
-    done = cli("prepare", "conf=small.yaml", "to=prepared", cwd=workspace)
-    assert done.code == 0, done.err
+def test_training_gives_the_same_bytes(workspace, copied_process, ran):
+    done = ran("prepare", "conf=small.yaml", "to=prepared", cwd=workspace)
     assert "data.prepared=prepared" in done.err
     command = ("train", "conf=small.yaml", "train.deterministic=true")
     assert copied_process(*command, "output=a", cwd=workspace).code == 0

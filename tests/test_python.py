@@ -80,14 +80,13 @@ def test_attributes_that_are_no_keys_are_refused(trained, monkeypatch, path, nam
 # ---- compose -----------------------------------------------------------------
 
 
-def test_a_conf_is_the_one_of_the_command(cli, trained, monkeypatch):
+def test_a_conf_is_the_one_of_the_command(ran, trained, monkeypatch):
     monkeypatch.chdir(trained)
     for name, overrides in (
         ("deepfm", ["output=runs/x", "train.epochs=2", "data.train=0:1000"]),
         ("small.yaml", ["output=a b/c", "recipe=lr", "slots.user_id.width=3", "~numeric.quality"]),
     ):
-        shown = cli("train", f"conf={name}", *overrides, "--cfg", "job", cwd=trained)
-        assert shown.code == 0, shown.err
+        shown = ran("train", f"conf={name}", *overrides, "--cfg", "job", cwd=trained)
         composed = tnctl.compose(Path(name), overrides)
         assert composed == schema.from_values(yaml.safe_load(shown.out))
     assert composed.output == "a b/c"
@@ -149,11 +148,10 @@ def rows(trained):
 
 
 @pytest.fixture(scope="module")
-def expected(cli, trained, tmp_path_factory):
+def expected(ran, trained, tmp_path_factory):
     """What the command predicts of them."""
     to = tmp_path_factory.mktemp("predictions") / "all.parquet"
-    done = cli("predict", "output=run", f"to={to}", cwd=trained)
-    assert done.code == 0, done.err
+    ran("predict", "output=run", f"to={to}", cwd=trained)
     return pq.read_table(to)
 
 
@@ -312,10 +310,9 @@ def test_blanks_that_data_strip_removes():
 
 
 @pytest.fixture(scope="module")
-def exported(cli, trained, tmp_path_factory):
+def exported(ran, trained, tmp_path_factory):
     to = tmp_path_factory.mktemp("exports") / "embeddings"
-    done = cli("export-embeddings", "output=run", f"to={to}", cwd=trained)
-    assert done.code == 0, done.err
+    ran("export-embeddings", "output=run", f"to={to}", cwd=trained)
     return to
 
 
@@ -491,7 +488,7 @@ def code_of(notebook):
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_and_the_page_run(cli, tmp_path, monkeypatch, capsys):
+def test_the_notebook_and_the_page_run(ran, tmp_path, monkeypatch, capsys):
     """The cells have no magics, so a plain interpreter runs them as a notebook does.
 
     It needs no kernel, which would import TensorFlow once more in a process of its own.
@@ -505,8 +502,7 @@ def test_the_notebook_and_the_page_run(cli, tmp_path, monkeypatch, capsys):
     assert len(blocks) >= 4
     # The page goes on with the files that the notebook wrote.
     values = {"__name__": "__main__"}
-    done = cli("export-embeddings", "output=runs/first", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("export-embeddings", "output=runs/first", cwd=tmp_path)
     for source in blocks:
         exec(compile(source, str(PAGE), "exec"), values)
     assert capsys.readouterr().out

@@ -15,14 +15,13 @@ TEST_ROWS = (5_200_000, 5_600_000)  # data.test of conf/data/generated.yaml
 
 
 @pytest.fixture(scope="module")
-def report_of(tmp_path_factory, cli):
+def report_of(tmp_path_factory, ran):
     """The report of `train conf=CONF`, nothing changed; each is trained once."""
     folder = tmp_path_factory.mktemp("quality")
 
     @functools.cache
     def report_of(conf):
-        done = cli("train", f"conf={conf}", cwd=folder)
-        assert done.code == 0, done.err
+        ran("train", f"conf={conf}", cwd=folder)
         return json.loads((folder / "runs" / conf / "report.json").read_text())
 
     return report_of
@@ -76,7 +75,7 @@ ADULT = {"lr": 0.920, "wide_deep": 0.921, "deepfm": 0.918, "dcn": 0.918}
 
 
 @pytest.fixture(scope="module")
-def adult(tmp_path_factory, cli):
+def adult(tmp_path_factory, ran):
     """The test AUC of conf=adult with a recipe and a seed; each is trained once."""
     root = os.environ.get("TNCTL_TEST_DATA")
     if not root:
@@ -88,11 +87,10 @@ def adult(tmp_path_factory, cli):
     def auc_of(recipe, seed):
         if (recipe, seed) not in measured:
             output = folder / f"{recipe}-{seed}"
-            done = cli(
+            ran(
                 "train", "conf=adult", f"recipe={recipe}", f"seed={seed}", f"data.root={data}",
                 f"output={output}", cwd=folder,
             )  # fmt: skip
-            assert done.code == 0, done.err
             report = json.loads((output / "report.json").read_text())
             assert report["split"] == "test"
             assert report["examples"] == 16_281

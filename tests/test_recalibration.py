@@ -191,7 +191,7 @@ def test_a_run_ends_recalibrated(runs):
     assert "Recalibration" not in (folder / "plain/report.html").read_text()
 
 
-def test_every_answer_is_recalibrated(cli, runs):
+def test_every_answer_is_recalibrated(cli, ran, runs):
     folder = runs
     run, plain = folder / "run", folder / "plain"
     report = report_of(run)
@@ -218,22 +218,19 @@ def test_every_answer_is_recalibrated(cli, runs):
     # evaluate and predict.
     for split in ("validation", "test"):
         only = ["data.test=null"] if split == "validation" else []
-        done = cli("evaluate", "output=run", *only, cwd=folder)
-        assert done.code == 0, done.err
+        done = ran("evaluate", "output=run", *only, cwd=folder)
         expected = report if split == "test" else report["validation"]
         assert {key: json.loads(done.out)[key] for key in expected if key in metrics.METRICS} == {
             key: expected[key] for key in expected if key in metrics.METRICS
         }
     for output in ("run", "plain"):
-        done = cli("predict", f"output={output}", f"to={output}.parquet", cwd=folder)
-        assert done.code == 0, done.err
+        done = ran("predict", f"output={output}", f"to={output}.parquet", cwd=folder)
     logits, plain_logits = (
         pq.read_table(folder / f"{o}.parquet")["logit"] for o in ("run", "plain")
     )
     assert np.array_equal(logits.to_numpy(), of(plain_logits.to_numpy()))
     # Split graph with its golden rows, and serving.json.
-    done = cli("split-graph", "output=run", "to=graph", cwd=folder)
-    assert done.code == 0, done.err
+    ran("split-graph", "output=run", "to=graph", cwd=folder)
     document = manifest.read(str(folder / "graph"), GraphManifest, "serving.json")
     assert vars(document.recalibration["label"]) == fitted
     assert cli("export-embeddings", "output=run", "to=embeddings", cwd=folder).code == 0
@@ -370,7 +367,7 @@ evaluation: {recalibrate: true, ablate: false, keep: last}
 """
 
 
-def test_each_head_by_itself(cli, tmp_path):
+def test_each_head_by_itself(ran, tmp_path):
     rows = list(clicks(500))
     for row in rows[300:]:
         row["bought"] = 0
@@ -379,8 +376,7 @@ def test_each_head_by_itself(cli, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(lines)
     (tmp_path / "mine.py").write_text(RECIPE)
     (tmp_path / "conf.yaml").write_text(CONF)
-    done = cli("train", "conf=conf.yaml", "output=run", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = ran("train", "conf=conf.yaml", "output=run", cwd=tmp_path)
     # Ids that nobody has clicked by say little, so the slope is small, but of one head only.
     assert "head buy is not recalibrated on data.validation: its labels are all of one" in done.err
     report = report_of(tmp_path / "run")
@@ -388,12 +384,10 @@ def test_each_head_by_itself(cli, tmp_path):
     assert head == "ctr" and fitted["after"]["logloss"] < fitted["before"]["logloss"]
     others = report["evaluations"][-1]["validation"]["heads"]["buy"]
     assert report["validation"]["heads"]["buy"] == others
-    done = cli("split-graph", "output=run", "to=graph", "head=buy", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("split-graph", "output=run", "to=graph", "head=buy", cwd=tmp_path)
     content = json.loads((tmp_path / "graph/serving.json").read_text())
     assert content["heads"] == ["buy"] and "recalibration" not in content
-    done = cli("split-graph", "output=run", "to=whole", cwd=tmp_path)
-    assert done.code == 0, done.err
+    ran("split-graph", "output=run", "to=whole", cwd=tmp_path)
     content = json.loads((tmp_path / "whole/serving.json").read_text())
     assert list(content["recalibration"]) == ["ctr"]
 

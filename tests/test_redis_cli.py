@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from test_redis import Server, needs_redis_server
+from redis_servers import needs_redis_server
 
-from tnctl.serving.redis import redis_embeddings, writer_lock
+from tnctl.serving.redis import redis_embeddings
 
 redis = pytest.importorskip("redis")
 pytestmark = needs_redis_server
@@ -20,35 +20,19 @@ STEPS = (6, 12)
 
 
 @pytest.fixture(scope="module")
-def folder(cli, tmp_path_factory):
+def folder(cli, ran, tmp_path_factory):
     """A run with two checkpoints, and the graph of the newest."""
     from conftest import CONF, write_clicks
 
     folder = tmp_path_factory.mktemp("redis")
     write_clicks(folder / "clicks")
     (folder / "small.yaml").write_text(CONF)
-    done = cli(
+    ran(
         "train", "conf=small.yaml", "output=run", "save.every_steps=6", "save.keep=0",
         "evaluation.ablate=false", "data.test=null", cwd=folder,
     )  # fmt: skip
-    assert done.code == 0, done.err
     assert cli("split-graph", "output=run", "to=graph", cwd=folder).code == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def one_server():
-    server = Server()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def server(one_server, monkeypatch):
-    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
-    with one_server.client() as client:
-        client.flushall()
-    return one_server
 
 
 def checkpoint(step):
@@ -71,7 +55,7 @@ def rows_of(server, prefix):
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_full_and_delta_are_a_full_export(cli, folder, server, precision):
+def test_full_and_delta_are_a_full_export(cli, ran, folder, server, precision):
     how = [] if precision == "float32" else [f"precision={precision}"]
     first, last = STEPS
     done = export(cli, folder, first, server.url, *how, "grace=0")
@@ -89,13 +73,10 @@ def test_full_and_delta_are_a_full_export(cli, folder, server, precision):
     lines = [redis_embeddings.RedisEmbeddings(server.url, p).golden() for p in ("tnctl", "whole")]
     assert lines[0] == lines[1] and len(lines[0].splitlines()) == 200
 
-    done = cli(
-        "verify-serving", checkpoint(last), "graph=graph", f"embeddings={server.url}", cwd=folder
-    )
-    assert done.code == 0, done.err
+    ran("verify-serving", checkpoint(last), "graph=graph", f"embeddings={server.url}", cwd=folder)
 
 
-def test_scores_are_those_of_files(cli, folder, server):
+def test_scores_are_those_of_files(cli, ran, folder, server):
     assert export(cli, folder, STEPS[1], server.url, "prefix=ctr").code == 0
     assert export(cli, folder, STEPS[1], "files").code == 0
     rows = (folder / "clicks" / "validation.csv").read_text().splitlines()[:30]
@@ -106,8 +87,7 @@ def test_scores_are_those_of_files(cli, folder, server):
         "files": ["embeddings=files"],
     }.items():
         to = folder / f"{name}.scores"
-        done = cli("score", "graph=graph", *where, "input=few.csv", f"to={to}", cwd=folder)
-        assert done.code == 0, done.err
+        ran("score", "graph=graph", *where, "input=few.csv", f"to={to}", cwd=folder)
         scores[name] = to.read_text()
     assert scores["redis"] == scores["files"] and len(scores["redis"].splitlines()) >= 29
 

@@ -6,7 +6,8 @@ import sys
 import time
 
 import pytest
-from test_redis import DOCUMENT, Server, export, made, needs_redis_server
+from redis_servers import Server, export, made, needs_redis_server
+from test_redis import DOCUMENT
 
 pytestmark = needs_redis_server
 

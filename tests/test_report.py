@@ -206,9 +206,8 @@ def test_a_runs_page(trained):
     ]
 
 
-def test_importance_on_the_page(workspace, cli):
-    done = cli("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
-    assert done.code == 0, done.err
+def test_importance_on_the_page(workspace, ran):
+    ran("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
     content = json.loads((workspace / "run/report.json").read_text())
     inputs = ["user_id", "item_id", "device", "region", "interests", "price_range", "price",
               "quality"]  # fmt: skip

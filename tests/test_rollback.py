@@ -23,12 +23,11 @@ SECOND = ("output=run", "day=2024-01-02")
 
 
 @pytest.fixture(scope="module")
-def _four(tmp_path_factory, cli):
+def _four(tmp_path_factory, ran):
     folder = tmp_path_factory.mktemp("rollback")
     (folder / "daily.yaml").write_text(DAILY)
     write_days(folder, (1, 2, 3, 4))
-    done = cli(*TRAIN, *SAVING, cwd=folder)
-    assert done.code == 0, done.err
+    ran(*TRAIN, *SAVING, cwd=folder)
     return folder
 
 
@@ -60,13 +59,12 @@ def files_in(folder):
     }
 
 
-def test_days_are_trained_again_as_they_were(four, cli):
+def test_days_are_trained_again_as_they_were(four, cli, ran):
     run, whole, events = four / "run", newest(str(four / "run")), log_of(four)
     report = report_of(four)
     (run / "workers").mkdir()
     (run / "workers/rank-0.log").write_text("")
-    done = cli("rollback", *SECOND, cwd=four)
-    assert done.code == 0, done.err
+    done = ran("rollback", *SECOND, cwd=four)
     assert done.err.splitlines() == [
         f"moved to run/rolled_back/{STEPS[4]}",
         f"moved to run/rolled_back/{STEPS[3]}",
@@ -82,8 +80,7 @@ def test_days_are_trained_again_as_they_were(four, cli):
     assert (summary["state"], summary["step"]) == ("unfinished", 8)
     assert summary["validation"]["auc"] == report["days"][1]["before"]["auc"]
     # The next train: days 3 and 4 have the records that they had, and so has the gate.
-    done = cli(*TRAIN, *SAVING, cwd=four)
-    assert done.code == 0, done.err
+    ran(*TRAIN, *SAVING, cwd=four)
     again = newest(str(run))
     assert digest(again) == digest(whole)
     assert [replace(day, files=None) for day in again.days] == [
@@ -99,10 +96,9 @@ def test_days_are_trained_again_as_they_were(four, cli):
     assert [path.name for path in run.iterdir()] == ["workers"]  # whose file no list has
 
 
-def test_nothing_is_later_than_the_newest(four, cli):
+def test_nothing_is_later_than_the_newest(four, ran):
     content = files_in(four)
-    done = cli("rollback", "output=run/", "day=20240104", cwd=four)
-    assert done.code == 0, done.err
+    ran("rollback", "output=run/", "day=20240104", cwd=four)
     assert files_in(four) == content
 
 

@@ -364,7 +364,7 @@ evaluation: {ablate: false}
 """
 
 
-def test_commands_have_the_same_rows(cli, workspace):
+def test_commands_have_the_same_rows(cli, ran, workspace):
     (workspace / "cut.yaml").write_text(CONF)
     conf = schema.from_values(
         {
@@ -387,18 +387,15 @@ def test_commands_have_the_same_rows(cli, workspace):
         for split in SPLITS
     }
     assert not set(users["train"]) & {*users["validation"], *users["test"]}
-    done = cli("train", "conf=cut.yaml", "output=run", "train.epochs=2", cwd=workspace)
-    assert done.code == 0, done.err
+    ran("train", "conf=cut.yaml", "output=run", "train.epochs=2", cwd=workspace)
     report = json.loads((workspace / "run" / "report.json").read_text())
     assert (report["split"], report["examples"]) == ("test", len(users["test"]))
     assert report["epochs"][1]["examples"] == len(users["train"])
-    done = cli("evaluate", "output=run", cwd=workspace)
-    assert done.code == 0, done.err
+    done = ran("evaluate", "output=run", cwd=workspace)
     metrics = json.loads(done.out)
     assert (metrics["split"], metrics["examples"]) == ("test", len(users["test"]))
     assert metrics["auc"] == report["auc"]
-    done = cli("predict", "output=run", "to=scores.parquet", "data.carry=[user_id]", cwd=workspace)
-    assert done.code == 0, done.err
+    ran("predict", "output=run", "to=scores.parquet", "data.carry=[user_id]", cwd=workspace)
     scores = pq.read_table(workspace / "scores.parquet")
     assert scores.column("user_id").to_pylist() == users["test"]
     # Other data may be named beside it.
@@ -411,7 +408,6 @@ def test_commands_have_the_same_rows(cli, workspace):
     assert (done.code, "data.split.seed" in done.line) == (2, True)
     done = cli("train", "conf=cut.yaml", "output=new", "data.test=test.csv", cwd=workspace)
     assert (done.code, "data.test=null or data.split.test=0" in done.line) == (2, True)
-    done = cli("check", "conf=cut.yaml", cwd=workspace)
-    assert done.code == 0, done.err
+    done = ran("check", "conf=cut.yaml", cwd=workspace)
     assert "which is trained on" not in done.out + done.err
     assert "data.validation is not given" not in done.out + done.err

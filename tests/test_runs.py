@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 
 from tnctl.training.comparison import run_comparison, run_search
 
@@ -216,11 +216,10 @@ def test_a_run_that_failed_is_listed_with_its_error(workspace, cli):
     assert "failed" not in (workspace / "runs/a/log.jsonl").read_text()
 
 
-def test_without_validation_the_names_order_them_and_a_line_says_so(tmp_path, cli):
+def test_without_validation_the_names_order_them_and_a_line_says_so(tmp_path, ran):
     for name, test in (("b", 0.9), ("a", 0.6)):
         add_run(tmp_path / "runs" / name, test=test)
-    done = cli("runs", cwd=tmp_path)
-    assert done.code == 0
+    done = ran("runs", cwd=tmp_path)
     assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["a", "b"]
     assert "no run has auc on data.validation" in done.line
 
@@ -289,7 +288,7 @@ def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
     assert listed(cli, cwd=workspace)["runs"][0]["state"] == "finished"
 
 
-def test_damage_and_what_is_no_run(runs, cli):
+def test_damage_and_what_is_no_run(runs, ran):
     (runs / "wide/report.json").write_text('{"split": 3}')
     (runs / "sweep/seed=1/report.json").write_bytes(b"\xff\x00")
     shutil.rmtree(runs / "sweep/seed=1/checkpoints")
@@ -308,8 +307,7 @@ def test_damage_and_what_is_no_run(runs, cli):
     (runs / "json/report.json").write_text('{"report": "of another program"}')
     (runs / "begun").mkdir()
     (runs / "begun/log.jsonl").write_text("")
-    done = cli("runs", "runs", "--json", cwd=runs.parent)
-    assert done.code == 0
+    done = ran("runs", "runs", "--json", cwd=runs.parent)
     assert "Traceback" not in done.err
     content = json.loads(done.out)
     by_name = {run["name"]: run for run in content["runs"]}
@@ -333,8 +331,7 @@ def test_damage_and_what_is_no_run(runs, cli):
     assert sorted(line.split(":")[0] for line in content["skipped"]) == [
         "skipped json", "skipped text", "skipped theirs",
     ]  # fmt: skip
-    table = cli("runs", "runs", cwd=runs.parent)
-    assert table.code == 0
+    table = ran("runs", "runs", cwd=runs.parent)
     assert len(table.err.splitlines()) == 3
 
 

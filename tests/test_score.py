@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_redis import Server, needs_redis_server
+from redis_servers import needs_redis_server
 
 from benchmarks import planted_tables
 from tnctl import schema
@@ -50,30 +50,33 @@ def artefacts(trained, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(trained, cli, tmp_path_factory):
+def expected(trained, ran, tmp_path_factory):
     """Prediction and logit of each row of the test data, as the trained model has them."""
     to = tmp_path_factory.mktemp("predicted") / "p.jsonl"
-    done = cli("predict", "output=run", f"to={to}", cwd=trained)
-    assert done.code == 0, done.err
+    ran("predict", "output=run", f"to={to}", cwd=trained)
     lines = [json.loads(line) for line in to.read_text().splitlines()]
     return np.array([(line["prediction"], line["logit"]) for line in lines])
+
+
+@pytest.fixture
+def score(artefacts, cli):
+    """Scores the rows of a file into another one, which may be there already."""
+
+    def scoring(source, to, *more):
+        given = (f"input={source}", f"to={to}", "overwrite=true", *more)
+        return cli("score", *ARTEFACTS, *given, cwd=artefacts)
+
+    return scoring
 
 
 def close(scores, expected):
     np.testing.assert_allclose(np.array(scores, float), expected, rtol=2e-5, atol=2e-5)
 
 
-def test_a_file_of_csv_or_json_lines(artefacts, expected, cli, tmp_path):
+def test_a_file_of_csv_or_json_lines(score, expected, tmp_path):
     """By their names; the columns are those of `tnctl predict`, in the order of the rows."""
     for source, to in (("rows.csv", "a.jsonl"), ("rows.jsonl", "b.csv"), ("rows.jsonl", "c.txt")):
-        done = cli(
-            "score",
-            *ARTEFACTS,
-            f"input={source}",
-            f"to={tmp_path / to}",
-            "overwrite=true",
-            cwd=artefacts,
-        )
+        done = score(source, tmp_path / to)
         assert done.code == 0, done.err
         assert done.last == f"700 scores written to {tmp_path / to}"
         text = (tmp_path / to).read_text()
@@ -104,7 +107,7 @@ def test_no_rows_have_no_scores(artefacts, cli, tmp_path):
     assert (tmp_path / "o.csv").read_bytes() == b'"prediction","logit"\n'
 
 
-def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, cli, tmp_path, monkeypatch):
+def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, score, tmp_path, monkeypatch):
     """The first are told as such; a name that is near another may be wrong."""
     from tnctl.data import file_pieces
 
@@ -116,26 +119,12 @@ def test_columns_of_nulls_and_columns_that_are_not_there(artefacts, cli, tmp_pat
     ):
         monkeypatch.setattr(file_pieces, "_met", set())
         path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
-        done = cli(
-            "score",
-            *ARTEFACTS,
-            f"input={path}",
-            f"to={tmp_path / 'o'}",
-            "overwrite=true",
-            cwd=artefacts,
-        )
+        done = score(path, tmp_path / "o")
         assert done.code == 0 and said in done.err and "Did you mean" not in done.err
     monkeypatch.setattr(file_pieces, "_met", set())
     path.write_text("".join(json.dumps({"regin": 1, **row}) + "\n" for row in rows).replace(
         '"region"', '"x"'))  # fmt: skip
-    done = cli(
-        "score",
-        *ARTEFACTS,
-        f"input={path}",
-        f"to={tmp_path / 'o'}",
-        "overwrite=true",
-        cwd=artefacts,
-    )
+    done = score(path, tmp_path / "o")
     assert done.code == 0 and "Did you mean 'regin'?" in done.err
 
 
@@ -187,22 +176,14 @@ def test_csv_and_json_lines_agree_at_the_edges(artefacts, tmp_path):
     assert taken == 2 * 9
 
 
-def test_a_row_is_the_same_in_any_company(artefacts, cli, tmp_path):
+def test_a_row_is_the_same_in_any_company(artefacts, score, tmp_path):
     """A text is cut at the separator beside rows with lists too; lists in lists are refused."""
     rows = [json.loads(line) for line in (artefacts / "rows.jsonl").read_text().splitlines()[:6]]
 
     def scores(rows):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         to = tmp_path / "scores.jsonl"
-        done = cli(
-            "score",
-            *ARTEFACTS,
-            f"input={tmp_path}/rows.jsonl",
-            f"to={to}",
-            "overwrite=true",
-            cwd=artefacts,
-        )
-        assert done.code == 0, done.err
+        assert score(f"{tmp_path}/rows.jsonl", to).code == 0
         return to.read_text().splitlines()
 
     assert max(len(row["interests"]) for row in rows) > 1
@@ -214,26 +195,17 @@ def test_a_row_is_the_same_in_any_company(artefacts, cli, tmp_path):
     for nested in ([["i1"]], [["i1"], []]):
         wrong = [{**row, "interests": nested} for row in rows]
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in wrong))
-        done = cli(
-            "score",
-            *ARTEFACTS,
-            f"input={tmp_path}/rows.jsonl",
-            "to=o",
-            "overwrite=true",
-            cwd=artefacts,
-        )
+        done = score(f"{tmp_path}/rows.jsonl", "o")
         assert done.code == 1 and "line 1, column 'interests': a list in a list" in done.last
 
 
-def test_nothing_of_the_users_is_lost(artefacts, trained, cli, tmp_path):
+def test_nothing_of_the_users_is_lost(artefacts, score, trained, cli, tmp_path):
     """Neither the rows that are scored, nor a file that stands where a folder is to be."""
     rows = tmp_path / "rows.csv"
     rows.write_text((artefacts / "rows.csv").read_text())
     (tmp_path / "link.csv").symlink_to(rows)
     for to in (rows, tmp_path / "x/../rows.csv", tmp_path / "link.csv"):
-        done = cli(
-            "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
-        )
+        done = score(rows, to)
         assert done.code == 2 and "which this command reads" in done.line
     done = cli("predict", "output=run", f"data.test={rows}", f"to={rows}", cwd=trained)
     assert done.code == 2 and "which this command reads" in done.last
@@ -249,9 +221,7 @@ def test_nothing_of_the_users_is_lost(artefacts, trained, cli, tmp_path):
         assert done.code == 2 and "is a file, which tnctl will not remove" in done.last
         assert pipe.is_fifo()
     for to in ("graph/serving.json", "embeddings/manifest.json", "embeddings/../graph/new"):
-        done = cli(
-            "score", *ARTEFACTS, f"input={rows}", f"to={to}", "overwrite=true", cwd=artefacts
-        )
+        done = score(rows, to)
         assert done.code == 2 and "which this command reads" in done.last
         assert not (artefacts / "graph/new").exists()
     assert rows.read_text() == (artefacts / "rows.csv").read_text()
@@ -308,36 +278,17 @@ def test_what_cannot_be_asked(artefacts, cli, arguments, said):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
+def test_lines_before_the_rows(artefacts, score, tmp_path, kind):
     """They are passed over, and counted where a row is named."""
     text = (artefacts / f"rows.{kind}").read_text()
     path, to = tmp_path / f"rows.{kind}", tmp_path / "scores.jsonl"
     path.write_text(f"|1x3 Cross validator\n\n{text}")
-    done = cli(
-        "score",
-        *ARTEFACTS,
-        f"input={path}",
-        f"to={to}",
-        "overwrite=true",
-        "data.skip_rows=2",
-        cwd=artefacts,
-    )
-    assert done.code == 0, done.err
+    assert score(path, to, "data.skip_rows=2").code == 0
     plain = tmp_path / "plain.jsonl"
-    done = cli(
-        "score", *ARTEFACTS, f"input=rows.{kind}", f"to={plain}", "overwrite=true", cwd=artefacts
-    )
+    done = score(f"rows.{kind}", plain)
     assert done.code == 0 and to.read_text() == plain.read_text()
     path.write_text(f"|1x3 Cross validator\n\n{text}" + ("1,2\n" if kind == "csv" else "{\n"))
-    done = cli(
-        "score",
-        *ARTEFACTS,
-        f"input={path}",
-        f"to={to}",
-        "overwrite=true",
-        "data.skip_rows=2",
-        cwd=artefacts,
-    )
+    done = score(path, to, "data.skip_rows=2")
     lines = text.count("\n") + 3
     assert done.code == 1 and f"line {lines}" in done.last
 
@@ -345,7 +296,7 @@ def test_lines_before_the_rows(artefacts, cli, tmp_path, kind):
 @pytest.mark.parametrize("batch_rows", [4096, 3])
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_bad_rows_are_left_out_and_lines_named(
-    artefacts, expected, cli, tmp_path, kind, batch_rows, monkeypatch
+    artefacts, score, expected, tmp_path, kind, batch_rows, monkeypatch
 ):
     """With as many as are allowed, each score has the line of its row; one fewer ends it."""
     from tnctl.serving import scoring
@@ -363,16 +314,10 @@ def test_bad_rows_are_left_out_and_lines_named(
         del lines[10:]
     path.write_text("\n".join([*header, *lines[:4], *wrong, *lines[4:], *wrong, ""]))
 
-    def score(bad_rows):
-        return cli(
-            "score", *ARTEFACTS, f"input={path}", f"to={to}", f"data.bad_rows={bad_rows}",
-            cwd=artefacts,
-        )  # fmt: skip
-
-    done = score(11)
+    done = score(path, to, "data.bad_rows=11")
     assert done.code == 1 and not to.exists()
     assert "input has over 11 rows that cannot be read" in done.last and "line" in done.last
-    done = score(12)
+    done = score(path, to, "data.bad_rows=12")
     assert done.code == 0, done.err
     assert done.last == f"10 scores written to {to}"
     assert "input: 12 rows cannot be read and were left out. The first:" in done.err
@@ -392,7 +337,7 @@ def spoiled(row, fault):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, cli, tmp_path, kind):
+def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, score, tmp_path, kind):
     """Lines are cut before values are read, and one column after the other."""
     with (artefacts / "rows.csv").open() as file:
         row = next(csv.DictReader(file))
@@ -407,8 +352,7 @@ def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, cli, tmp_path, 
         first = f"The first: {path}, line {line}"
         first += ": " if faults[0] == "form" else f", column '{faults[0]}': "
         for allowed, code in ((3, 0), (2, 1)) if faults[0] == "price" else ((3, 0),):
-            done = cli("score", *ARTEFACTS, f"input={path}", f"to={to}", "overwrite=true",
-                       f"data.bad_rows={allowed}", cwd=artefacts)  # fmt: skip
+            done = score(path, to, f"data.bad_rows={allowed}")
             assert done.code == code, done.err
             assert first in done.err, faults
 
@@ -417,7 +361,7 @@ def test_the_first_bad_row_is_that_of_the_lowest_line(artefacts, cli, tmp_path, 
     ("faults", "to"),
     [([], "scores.csv"), (["form"], "scores.csv"), (["price"], "scores.csv"), ([], "scores.jsonl")],
 )
-def test_without_a_good_row_a_file_has_its_header(artefacts, cli, tmp_path, faults, to):
+def test_without_a_good_row_a_file_has_its_header(artefacts, ran, tmp_path, faults, to):
     with (artefacts / "rows.csv").open() as file:
         row = next(csv.DictReader(file))
     path, to = tmp_path / "rows.csv", tmp_path / to
@@ -425,13 +369,12 @@ def test_without_a_good_row_a_file_has_its_header(artefacts, cli, tmp_path, faul
         "\n".join([",".join(row), *(spoiled(row, fault)["csv"] for fault in faults), ""])
     )
     given = ["score", *ARTEFACTS, f"input={path}", f"to={to}"]
-    done = cli(*given, f"data.bad_rows={len(faults)}", cwd=artefacts)
-    assert done.code == 0, done.err
+    ran(*given, f"data.bad_rows={len(faults)}", cwd=artefacts)
     header = '"line","prediction","logit"\n' if faults else '"prediction","logit"\n'
     assert to.read_text() == (header if to.suffix == ".csv" else "")
 
 
-def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, tmp_path):
+def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, ran, tmp_path):
     """What a message names can be given."""
     with (artefacts / "rows.csv").open() as file:
         header, *rows = list(csv.reader(file))
@@ -439,8 +382,7 @@ def test_rows_of_another_form_than_those_of_training(artefacts, expected, cli, t
     path.write_text("".join(";".join(row) + "\n" for row in rows))
     keys = ["data.delimiter=';'", "data.header=false", f"data.columns=[{','.join(header)}]"]
     files = [f"input={path}", f"to={to}"]
-    done = cli("score", *ARTEFACTS, *files, *keys, cwd=artefacts)
-    assert done.code == 0, done.err
+    ran("score", *ARTEFACTS, *files, *keys, cwd=artefacts)
     close(list(csv.reader(to.read_text().splitlines()))[1:], expected)
     done = cli("score", *ARTEFACTS, *files, "overwrite=true", *keys[:2], cwd=artefacts)
     assert done.code == 2 and "header=false needs data.columns" in done.last
@@ -534,14 +476,12 @@ def all_kinds(rows):
 
 
 @pytest.fixture(scope="module")
-def simple(cli, tmp_path_factory):
+def simple(cli, ran, tmp_path_factory):
     """A model of a conf that init wrote from rows with columns of all kinds."""
     folder = tmp_path_factory.mktemp("page")
     planted_tables.write_lines(folder / "rows.jsonl", map(json.dumps, all_kinds(1000)))
-    done = cli("init", "rows.jsonl", cwd=folder)
-    assert done.code == 0, done.err
-    done = cli("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
-    assert done.code == 0, done.err
+    ran("init", "rows.jsonl", cwd=folder)
+    ran("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
     assert cli("split-graph", "output=run", cwd=folder).code == 0
     shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
     blocks = re.findall(
@@ -567,14 +507,12 @@ def run_scorer(folder, start, embeddings):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_scorer_of_the_page(simple, cli):
-    done = cli("export-embeddings", "output=run", "format=dictionary", cwd=simple)
-    assert done.code == 0, done.err
+def test_the_scorer_of_the_page(simple, ran):
+    ran("export-embeddings", "output=run", "format=dictionary", cwd=simple)
     code, out, said = run_scorer(simple, "where rows are", "run/embeddings")
     assert code == 0, said
     artefacts = ["graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl"]
-    done = cli("score", *artefacts, "to=scores.jsonl", cwd=simple)
-    assert done.code == 0, done.err
+    ran("score", *artefacts, "to=scores.jsonl", cwd=simple)
     lines = (simple / "scores.jsonl").read_text().splitlines()
     expected = [json.loads(line)["logit"] for line in lines]
     np.testing.assert_allclose(json.loads(out), expected, rtol=2e-5, atol=2e-5)
@@ -664,22 +602,14 @@ def test_the_scorer_of_the_page_notices(simple, cli):
 
 @needs_redis_server
 @pytest.mark.long
-def test_the_scorer_of_the_page_with_redis(simple, cli):
-    server = Server()
-    try:
-        url = server.url
-        done = cli("export-embeddings", "output=run", f"to={url}", cwd=simple)
-        assert done.code == 0, done.err
-        code, _, said = run_scorer(simple, "where rows are, in Redis", url)
-        assert code == 0, said
-        for command in ("verify-serving", "score"):
-            given = ["graph=run/graph", f"embeddings={url}"]
-            given += ["input=rows.jsonl", "to=s.csv"] if command == "score" else []
-            done = cli(command, *given, cwd=simple)
-            assert done.code == 0, done.err
-        assert len((simple / "s.csv").read_text().splitlines()) == 1001
-    finally:
-        server.close()
+def test_the_scorer_of_the_page_with_redis(simple, ran, server):
+    ran("export-embeddings", "output=run", f"to={server.url}", cwd=simple)
+    code, _, said = run_scorer(simple, "where rows are, in Redis", server.url)
+    assert code == 0, said
+    artefacts = ["graph=run/graph", f"embeddings={server.url}"]
+    ran("verify-serving", *artefacts, cwd=simple)
+    ran("score", *artefacts, "input=rows.jsonl", "to=s.csv", cwd=simple)
+    assert len((simple / "s.csv").read_text().splitlines()) == 1001
 
 
 PROGRAM = """

@@ -69,12 +69,11 @@ def report(folder):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory, cli, _workspace):
+def searched(tmp_path_factory, ran, _workspace):
     """A folder with a search of four trials and the best conf refitted, and what it printed."""
     folder = tmp_path_factory.mktemp("search")
     copy_workspace(_workspace, folder)
-    done = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
-    assert done.code == 0, done.err
+    done = ran(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
     return folder, done
 
 
@@ -101,67 +100,64 @@ def test_each_trial_is_a_run_that_has_not_seen_test_data(searched):
     assert [row[3] for row in table] == [f"{trial[3]:.5f}" for trial in ranked]
 
 
-def test_the_best_conf_is_printed_as_a_command_that_trains_it(searched, cli):
+def test_the_best_conf_is_printed_as_a_command_that_trains_it(searched, ran):
     folder, done = searched
     words = shlex.split(done.out)
     number, _, values, value, _ = best_of(folder / "run")
     assert words[:3] == ["tnctl", "train", "conf=small.yaml"] and len(done.out.splitlines()) == 1
     assert f"{KEYS[0]}={values[KEYS[0]]!r}" in words and f"{KEYS[1]}={values[KEYS[1]]}" in words
-    again = cli(*words[1:], cwd=folder)
-    assert again.code == 0, again.err
+    ran(*words[1:], cwd=folder)
     best, trial = report(folder / "run/best"), report(folder / f"run/trial-{number:04d}")
     assert best["split"] == "test" and best["validation"]["auc"] == value
     assert best["epochs"] == trial["epochs"]
 
 
-def test_the_best_conf_is_refitted_on_training_and_validation_data(searched, cli):
+def test_the_best_conf_is_refitted_on_training_and_validation_data(searched, ran):
     folder, _ = searched
     number, _, values, _, _ = best_of(folder / "run")
     refit = report(folder / f"run/refit-{number:04d}")
     assert refit["split"] == "test" and "validation" not in refit
     assert [epoch["examples"] for epoch in refit["epochs"]] == [3900, 3900]
-    by_hand = cli(
+    ran(
         *(word for word in SEARCH if not word.startswith(("-m", *KEYS))),
         *(f"{key}={values[key]}" for key in KEYS),
         "data.train=[train.csv,validation.csv]", "data.validation=null", "output=by_hand",
         cwd=folder,
     )  # fmt: skip
-    assert by_hand.code == 0, by_hand.err
     assert report(folder / "by_hand") == refit
 
 
 @pytest.mark.long
-def test_shares_of_one_file_are_searched_and_refitted(searched, cli):
+def test_shares_of_one_file_are_searched_and_refitted(searched, ran):
     """No trial is evaluated on data.test; the best conf is trained on all other rows."""
     folder, _ = searched
-    done = cli(
+    ran(
         *SEARCH, "sweep.trials=1", "sweep.refit=true", "output=shares", "data.validation=null",
         "data.test=null", "data.split.validation=0.2", "data.split.test=0.2", cwd=folder,
     )  # fmt: skip
-    assert done.code == 0, done.err
     trial, refit = (report(folder / "shares" / name) for name in ("trial-0000", "refit-0000"))
     assert (trial["split"], refit["split"]) == ("validation", "test")
     trained = [run["epochs"][0]["examples"] for run in (trial, refit)]
     assert 0.7 < trained[0] / trained[1] < 0.8  # 0.6 and 0.8 of the rows
 
 
-def test_the_same_command_again_trains_nothing(searched, cli):
+def test_the_same_command_again_trains_nothing(searched, ran):
     folder, done = searched
-    again = cli(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
-    assert again.code == 0
+    again = ran(*SEARCH, "sweep.trials=4", "sweep.refit=true", "output=run", cwd=folder)
     assert again.out == done.out and "goes on" not in again.err
     assert "resuming" not in again.err and again.err.count("nothing to do") == 1  # the refit
 
 
 @pytest.mark.long
-def test_overwrite_refits_again_and_a_failed_trial_is_no_search_to_refit(searched, cli, tmp_path):
+def test_overwrite_refits_again_and_a_failed_trial_is_no_search_to_refit(
+    searched, cli, ran, tmp_path
+):
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
     command = [*SEARCH, "sweep.trials=1", "sweep.refit=true", "output=run", "overwrite=true"]
     number, *_ = best_of(folder / "run")
     (folder / f"run/refit-{number:04d}").rename(folder / "run/refit-0000")
-    done = cli(*command, "sweep.seed=3", cwd=folder)
-    assert done.code == 0, done.err
+    ran(*command, "sweep.seed=3", cwd=folder)
     [refitted] = (folder / "run").glob("refit-*")
     conf = json.loads(next(refitted.glob("checkpoints/*/conf.json")).read_text())
     values = best_of(folder / "run")[2]
@@ -180,15 +176,14 @@ TRIALS = "tnctl.training.search.search_loop:Trials"
 
 
 @pytest.mark.long
-def test_a_search_killed_in_a_trial_resumes_it_from_its_checkpoint(searched, cli):
+def test_a_search_killed_in_a_trial_resumes_it_from_its_checkpoint(searched, ran):
     folder, done = searched
     shutil.rmtree(folder / "killed", ignore_errors=True)
     # In the first pass of trial 1, after 5 of its 6 steps; trial 0 has 34 events.
     said = killed_at(f"{RUN}:46", *SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
     assert "trial 1 of 4" in said
     assert not (folder / "killed/trial-0001/report.json").exists()
-    again = cli(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
-    assert again.code == 0, again.err
+    again = ran(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
     assert "trial 1 goes on" in again.err and "trial 0 of 4" not in again.err
     assert "resuming from killed/trial-0001/checkpoints" in again.err
     assert trials_of(folder / "killed") == trials_of(folder / "run")
@@ -214,12 +209,11 @@ def test_foreign_files_where_a_trial_writes_are_left(searched, cli, tmp_path):
     "point",
     [f"{TRIALS}:_next:3", f"{TRIALS}:_is_poor:4", f"{TRIALS}:_complete:2", f"{RUN}:23"],
 )
-def test_a_search_killed_at_each_point_makes_the_same_trials(searched, cli, point):
+def test_a_search_killed_at_each_point_makes_the_same_trials(searched, ran, point):
     folder, _ = searched
     shutil.rmtree(folder / "killed", ignore_errors=True)
     killed_at(point, *SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
-    again = cli(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
-    assert again.code == 0, again.err
+    ran(*SEARCH, "sweep.trials=4", "output=killed", cwd=folder)
     assert trials_of(folder / "killed") == trials_of(folder / "run")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mutated_documents import reseal
 
 from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
@@ -19,12 +20,11 @@ GROUPS = {"user_id", "item_id", "shared", "interests", "price_range"}
 
 
 @pytest.fixture(scope="module")
-def _served(_trained, cli, tmp_path_factory):
+def _served(_trained, ran, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "copy"
     shutil.copytree(_trained, folder)
     for command in ("split-graph", "export-embeddings"):
-        done = cli(command, "output=run", cwd=folder)
-        assert done.code == 0, done.err
+        ran(command, "output=run", cwd=folder)
     return folder
 
 
@@ -82,19 +82,6 @@ def test_serving_equals_training(served, process):
     assert done.err.count(" ok") == 10
     assert "0 of 900 rows differ" in done.err
     assert "serving equals training" in done.err
-
-
-def reseal(folder, name="manifest.json"):
-    """Make a manifest true again after a file beside it was changed."""
-    import hashlib
-
-    content = json.loads((folder / name).read_text())
-    del content["sha256"]
-    for file in content["files"]:
-        data = (folder / file).read_bytes()
-        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        content["files"][file] = entry
-    (folder / name).write_bytes(manifest.sealed(content))
 
 
 @pytest.mark.parametrize("column", ["linear", "embedding"])
@@ -167,10 +154,9 @@ def test_a_damaged_export_is_refused(served, cli, damage):
     assert "user_id.parquet" in done.last
 
 
-def test_files_of_another_checkpoint_are_refused(served, cli):
+def test_files_of_another_checkpoint_are_refused(served, cli, ran):
     os.rename(served / "run", served / "first")
-    done = cli("train", "conf=small.yaml", "output=run", "seed=2", cwd=served)
-    assert done.code == 0, done.err
+    ran("train", "conf=small.yaml", "output=run", "seed=2", cwd=served)
     done = cli("export-embeddings", "output=run", cwd=served)
     done = verify(cli, served, "graph=first/graph")
     assert done.code == 1
@@ -204,17 +190,15 @@ def test_without_files_there_is_nothing_to_verify(run_copy, cli):
     ],
     ids=lambda options: "-".join(options) if isinstance(options, list) else "",
 )
-def test_every_kind_of_export_is_verified(served, cli, arguments, said):
+def test_every_kind_of_export_is_verified(served, cli, ran, arguments, said):
     """With the checkpoint, and against golden rows alone."""
-    done = cli("export-embeddings", "output=run", *arguments, cwd=served)
-    assert done.code == 0, done.err
+    ran("export-embeddings", "output=run", *arguments, cwd=served)
     done = verify(cli, served)
     assert done.code == 0, done.err
     for text in [*said, "golden rows: x from the files, bit by bit"]:
         assert text in done.err
     (served / "run/checkpoints").rename(served / "gone")
-    done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
-    assert done.code == 0, done.err
+    done = ran("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=served)
     assert done.err.count(" ok") == 5
     done = cli("verify-serving", "graph=run/graph", cwd=served)
     assert done.code == 0 and done.err.count(" ok") == 2
@@ -228,9 +212,8 @@ def changed_manifest(folder, change):
     (folder / "manifest.json").write_bytes(manifest.sealed(content))
 
 
-def test_an_error_beyond_the_stated_one_is_found(served, cli):
-    done = cli("export-embeddings", "output=run", "precision=int8", cwd=served)
-    assert done.code == 0, done.err
+def test_an_error_beyond_the_stated_one_is_found(served, cli, ran):
+    ran("export-embeddings", "output=run", "precision=int8", cwd=served)
 
     def change(content):
         content["groups"][0]["error"]["bound"] /= 100
@@ -260,10 +243,9 @@ def test_golden_rows_of_other_scores_are_found(served, cli, part):
     assert ("1 of 200 rows differ" in done.err) == (part == "embeddings")
 
 
-def test_without_golden_rows_a_checkpoint_is_needed(run_copy, cli):
+def test_without_golden_rows_a_checkpoint_is_needed(run_copy, cli, ran):
     for command in ("split-graph", "export-embeddings"):
-        done = cli(command, "output=run", "golden=0", cwd=run_copy)
-        assert done.code == 0, done.err
+        done = ran(command, "output=run", "golden=0", cwd=run_copy)
         assert not list((run_copy / "run").glob("[ge]*/golden.jsonl"))
     done = cli("verify-serving", "graph=run/graph", "embeddings=run/embeddings", cwd=run_copy)
     assert done.code == 1 and "no golden rows" in done.last

@@ -76,25 +76,23 @@ ROWS = 200
 
 
 @pytest.fixture(scope="module")
-def everything(cli, tmp_path_factory):
+def everything(ran, tmp_path_factory):
     """A folder with the run of a model of every kind of input."""
     folder = tmp_path_factory.mktemp("everything")
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
     (folder / "mine.py").write_text(RECIPE)
     (folder / "conf.yaml").write_text(CONF)
-    done = cli("train", "conf=conf.yaml", "output=run", cwd=folder)
-    assert done.code == 0, done.err
+    ran("train", "conf=conf.yaml", "output=run", cwd=folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def split(cli, everything, tmp_path_factory):
+def split(ran, everything, tmp_path_factory):
     """Splits the model of every kind of input into a new folder, which it returns."""
 
     def splitting(*arguments):
         to = tmp_path_factory.mktemp("split") / "graph"
-        done = cli("split-graph", "output=run", f"to={to}", *arguments, cwd=everything)
-        assert done.code == 0, done.err
+        ran("split-graph", "output=run", f"to={to}", *arguments, cwd=everything)
         return to
 
     return splitting
@@ -380,17 +378,14 @@ def test_a_head_has_only_what_it_needs(split, whole, frozen):
 
 
 @pytest.mark.long
-def test_towers_without_the_recipes_code(cli, everything, whole, tmp_path):
+def test_towers_without_the_recipes_code(ran, everything, whole, tmp_path):
     inputs = golden_of(whole).inputs(document(whole))
     loaded = tf.saved_model.load(str(whole))
     expected = loaded.signatures["towers"](**{k: tf.constant(v) for k, v in inputs.items()})
     checkpoint = next((everything / "run/checkpoints").iterdir())
     for tower, names in {"user": ["user", "weekday"], "item": ["item"]}.items():
         to = tmp_path / tower
-        done = cli(
-            "split-graph", f"checkpoint={checkpoint}", f"to={to}", f"head={tower}", cwd=tmp_path
-        )
-        assert done.code == 0, done.err
+        ran("split-graph", f"checkpoint={checkpoint}", f"to={to}", f"head={tower}", cwd=tmp_path)
         content = described(to)
         assert names_of(content, "by_slot") == list(content["slots"]) == names
         assert (content["heads"], content["head"]) == ([], tower)

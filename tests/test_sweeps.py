@@ -91,22 +91,20 @@ def test_the_results_are_a_table_of_which_the_best_on_validation_is_first(swept)
         assert row["auc (test)"] != row["auc (validation)"]
 
 
-def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ranked(swept, cli):
+def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ranked(swept, ran):
     folder, _ = swept
     # One value of a key is no part of the name, so these are other runs.
     sweep = (
         "train", "conf=small.yaml", "data.validation=null", "-m", "recipe=lr,deepfm",
         "data.label.column=label",
     )  # fmt: skip
-    done = cli(*sweep, cwd=folder)
-    assert done.code == 0, done.err
+    done = ran(*sweep, cwd=folder)
     assert (folder / "runs/small/recipe=lr/report.json").is_file()
     assert "the runs are not ranked: they have no data.validation" in done.err
     rows = rows_of_table(done.err)
     assert [row["trained"] for row in rows] == ["recipe=lr", "recipe=deepfm"]  # as they were given
     assert list(rows[0]) == ["trained", "auc (test)", "logloss (test)", "seconds"]
-    again = cli(*sweep, cwd=folder)
-    assert again.code == 0
+    again = ran(*sweep, cwd=folder)
     assert again.err.count("nothing to do") == 2
     assert rows_of_table(again.err) == rows
 

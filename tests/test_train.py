@@ -127,10 +127,9 @@ def test_it_shows_where_it_is_and_prints_nothing_else(trained, process):
     assert {**plain, "checkpoint": ""} == {**shown, "checkpoint": ""}
 
 
-def test_the_metrics_are_those_of_the_scored_rows(trained, cli):
+def test_the_metrics_are_those_of_the_scored_rows(trained, cli, ran):
     """`evaluate` in a new process state gives the report's figures exactly."""
-    done = cli("evaluate", "output=run", cwd=trained)
-    assert done.code == 0, done.err
+    done = ran("evaluate", "output=run", cwd=trained)
     shown = json.loads(done.out)
     report = report_of(trained / "run")
     del shown["checkpoint"]
@@ -506,7 +505,7 @@ def test_a_gradient_that_is_not_finite_is_one_line(workspace, cli):
 
 
 @pytest.mark.long
-def test_bfloat16_is_near_float32(workspace, cli):
+def test_bfloat16_is_near_float32(workspace, ran):
     big = [
         "train", "conf=deepfm", "data.train=0:60000", "data.validation=null",
         "train.batch_size=256", "data.test=5200000:5230000", "recipe.hidden=[32,16]",
@@ -514,8 +513,7 @@ def test_bfloat16_is_near_float32(workspace, cli):
     ]  # fmt: skip
     reports = []
     for precision in ("float32", "bfloat16"):
-        done = cli(*big, f"train.precision={precision}", f"output={precision}", cwd=workspace)
-        assert done.code == 0, done.err
+        ran(*big, f"train.precision={precision}", f"output={precision}", cwd=workspace)
         reports.append(report_of(workspace / precision))
     assert reports[0]["auc"] > 0.75
     assert abs(reports[0]["auc"] - reports[1]["auc"]) < 0.002

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import keras
 import pytest
-from resealed_manifests import reseal
+from mutated_documents import reseal
 from test_file_urls import spec_that_runs
 
 from tnctl import files, saved_conf, schema
@@ -81,7 +81,7 @@ def run_of_code(stranger):
     return was_run
 
 
-def test_code_of_a_checkpoint_is_not_run(cli, stranger, run_of_code):
+def test_code_of_a_checkpoint_is_not_run(cli, ran, stranger, run_of_code):
     folder, name = stranger
     for command in BUILDING:
         for named in ("output=run", f"checkpoint={newest(folder)}"):
@@ -94,25 +94,22 @@ def test_code_of_a_checkpoint_is_not_run(cli, stranger, run_of_code):
         done = cli(command, "output=run", "to=" + command, cwd=folder)
         assert done.code == 0, (command, done.err)
         assert not run_of_code(), command
-    done = cli("checkpoint", "inspect", "run", cwd=folder)
-    assert done.code == 0, done.err
+    ran("checkpoint", "inspect", "run", cwd=folder)
     # Another setting of the recipe does not name its file.
     done = cli("evaluate", "output=run", "recipe.hidden=[16,8]", cwd=folder)
     assert (done.code, run_of_code()) == (2, False), done.err
 
 
-def test_code_that_the_user_names_is_run(cli, stranger, run_of_code):
+def test_code_that_the_user_names_is_run(ran, stranger, run_of_code):
     folder, name = stranger
     for named in (f"recipe.name={name}", f"recipe={name}", f"++recipe.name='{name}'"):
-        done = cli("evaluate", "output=run", named, cwd=folder)
-        assert done.code == 0, done.err
+        ran("evaluate", "output=run", named, cwd=folder)
         assert run_of_code(), named
-    done = cli("evaluate", "conf=own.yaml", "output=run", cwd=folder)
-    assert done.code == 0, done.err
+    ran("evaluate", "conf=own.yaml", "output=run", cwd=folder)
     assert run_of_code()
 
 
-def test_code_of_the_users_conf_must_be_what_was_trained(cli, stranger, run_of_code):
+def test_code_of_the_users_conf_must_be_what_was_trained(cli, ran, stranger, run_of_code):
     folder, name = stranger
     recipes._digests.clear()  # as in a process of its own
     (folder / name).write_text(CODE + "# other code\n")
@@ -122,8 +119,7 @@ def test_code_of_the_users_conf_must_be_what_was_trained(cli, stranger, run_of_c
         assert "is not the file that run/checkpoints/" in done.last
         assert not run_of_code()
         named = f"recipe.name={name}"
-        done = cli("evaluate", "conf=own.yaml", "output=run", named, cwd=folder)
-        assert done.code == 0, done.err
+        done = ran("evaluate", "conf=own.yaml", "output=run", named, cwd=folder)
         assert f"{name} has changed since run/checkpoints/" in done.err
         assert run_of_code()
     finally:
@@ -248,7 +244,7 @@ def test_settings_that_make_more_weights_are_refused_before_they_are_made(
 # ---- URLs that only a checkpoint names ----
 
 
-def test_urls_that_do_more_than_name_files_are_not_opened(cli, run_copy):
+def test_urls_that_do_more_than_name_files_are_not_opened(cli, ran, run_copy):
     """Of an older fsspec the spec's templates run what stands in them; of any they may not end."""
     mark, spec = run_copy / "RUN", run_copy / "spec.json"
     spec.write_text(spec_that_runs(mark))
@@ -274,10 +270,8 @@ def test_urls_that_do_more_than_name_files_are_not_opened(cli, run_copy):
     assert sorted(run_copy.rglob("*")) == paths
     # What the user names may be whatever fsspec has.
     chained = f"data.test=simplecache::file://{run_copy}/clicks/test.csv"
-    done = cli("evaluate", "output=run", chained, cwd=run_copy)
-    assert done.code == 0, done.err
-    done = cli("checkpoint", "inspect", "run", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("evaluate", "output=run", chained, cwd=run_copy)
+    ran("checkpoint", "inspect", "run", cwd=run_copy)
     assert not mark.exists()
 
 

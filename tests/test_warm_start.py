@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tnctl import documents, schema
 from tnctl.checkpoint import chain
@@ -20,14 +19,13 @@ from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model import recipes
 from tnctl.model.building import build
-from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Slot, Warm
+from tnctl.schema import Conf, Data, Slot, Warm
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.tables.records import decay_factors
 from tnctl.training import warm
-from tnctl.training.warm import dense_transfer, row_transfer
+from tnctl.training.warm import row_transfer
 from tnctl.training.warm.pairing import check_inputs, pair
 
 STEP = 12  # of the checkpoint of `trained`
@@ -403,360 +401,6 @@ def test_crosses_are_of_the_same_parts():
         check_inputs(pair("there", old, turned), Statistics(), Statistics())
 
 
-RECIPES = {
-    "lr": {},
-    "fm": {},
-    "deepfm": {"hidden": [15, 8], "batch_norm": True},  # as wide as x: 3 * 4 + 3
-    "wide_deep": {"hidden": [8], "activation": "prelu"},
-    "dcn": {"hidden": [8], "layers": 2},
-    "dcn version": {"version": 1, "hidden": [8], "structure": "stacked"},
-    "dcn mixture": {"experts": 2, "low_rank": 3, "layers": 2, "hidden": [15]},
-    "din": {"behavior": "h", "target": "a", "hidden": [8], "attention": [5]},
-}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "width"),
-    [
-        *((name, 6) for name in ("fm", "deepfm", "dcn mixture", "din")),
-        ("dcn version", 4),
-        *(
-            pytest.param(name, width, marks=pytest.mark.long)
-            for name in RECIPES
-            for width in (4, 6)
-        ),
-    ],
-)
-def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkeypatch):
-    """Inputs in another order, renamed, more and wider: the logits are those of before."""
-    old, new = confs_of(recipe, width)
-    # The new coordinates of fm's numbers multiply each other.
-    atol = 2e-3 if recipe == "fm" else 2e-5
-    model, other, carried = carried_over(old, new, monkeypatch)
-    assert not carried.new
-    assert not carried.dropped
-    assert_same_logits(model, other, atol)
-
-
-def carried_over(old, new, monkeypatch):
-    """A model of random dense weights, one that began with them, and what became of them."""
-    model, other = build(old, Statistics()), build(new, Statistics())
-    random = np.random.default_rng(3)
-    for array in [*model.dense.weights, *model.moving]:
-        array[:] = random.uniform(0.1, 1, len(array)) * 0.3
-    for state in model.dense.states:
-        for array in state:
-            array[:] = random.uniform(0.1, 1, len(array))
-    checkpoint = saved(model)
-    monkeypatch.setattr(dense_transfer, "variables", lambda _: checkpoint.variables)
-    pairing = pair("there", old, new)
-    dense_transfer.check(pairing, checkpoint, other)
-    return model, other, dense_transfer.fill(pairing, checkpoint, other)
-
-
-def assert_same_logits(model, other, atol=2e-5):
-    """Of inputs that say the same to both: what only one has is zeros."""
-    x, linear, sequences, lengths = inputs_of(model, other, np.random.default_rng(4))
-    outputs = []
-    if not model.layout.has_linear:
-        linear = linear[:, :0]
-    for built, *inputs in (
-        (model, x[0], linear, sequences[0]),
-        (other, x[1], linear, sequences[1]),
-    ):
-        inputs.append(lengths)
-        tensors = [array for array in inputs if array.shape[1]]
-        # Some gradients are written out, which only a graph takes.
-        outputs.append(tf.function(built.inference_network)(tensors)["label"].numpy())
-    assert np.std(outputs[0]) > 1e-3
-    np.testing.assert_allclose(outputs[1], outputs[0], rtol=2e-4, atol=atol)
-
-
-@pytest.mark.parametrize(
-    ("old_names", "new_names", "numbers", "width"),
-    [
-        (["n1", "n2"], ["n1"], 1, 6),
-        (["n1"], ["n2", "n1"], 1, 6),
-        (["n1"], ["n1"], 1, 6),
-        (["n1"], ["n1"], 2, 5),
-    ],
-)
-def test_a_number_that_is_alone_keeps_its_factors(
-    old_names, new_names, numbers, width, monkeypatch
-):
-    """It multiplies all of the variable: then its axes vanish together, and silence tells none."""
-    old = Conf(
-        recipe={"name": "fm"},
-        slots={"a": Slot(), "b": Slot()},
-        numeric={name: Numeric(width=numbers) for name in old_names},
-        embedding=Embedding(4, initial=Initial("normal", 0.5)),
-        data=Data(train="none"),
-    )
-    new = dataclasses.replace(
-        old,
-        numeric={name: Numeric(width=numbers) for name in new_names},
-        embedding=Embedding(width, initial=Initial("normal", 0.5)),
-        warm=Warm(
-            start="s",
-            new=[name for name in new_names if name not in old_names],
-            drop=[name for name in old_names if name not in new_names],
-        ),
-    )
-    model, other, carried = carried_over(old, new, monkeypatch)
-    assert carried.partly
-    assert not carried.new
-    now, was = new_names.index("n1") * numbers, old_names.index("n1") * numbers
-    rows, were = (kernel(built, "factors/factors") for built in (other, model))
-    np.testing.assert_array_equal(rows[now : now + numbers, :4], were[was : was + numbers])
-    if old_names == ["n1"] == new_names:
-        # The new coordinates of the numbers multiply each other, and there is one of them.
-        assert_same_logits(model, other, 2e-5 if numbers == 1 else 2e-3)
-
-
-OWN = {
-    "one kernel": "layers.Logit()(both)",
-    "a tower": "layers.Logit()(keras.layers.Dense(8, 'relu', name='tower')(both))",
-    "normalized": "layers.Logit()(layers.BatchNorm()(both))",
-    "a gate": "layers.Logit()(keras.layers.Dense(4)(both) * inputs.slot('a'))",
-    "a kernel each": (
-        "keras.layers.Dense(1)(inputs.slot('a')) + keras.layers.Dense(1)(inputs.slot('b'))"
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outcome"),
-    [
-        ("one kernel", "swapped"),
-        ("one kernel", "one new"),
-        ("a tower", "swapped with their places"),
-        ("normalized", "swapped"),
-        ("a kernel each", "swapped"),
-        *(
-            pytest.param(spelling, outcome, marks=pytest.mark.long)
-            for spelling in OWN
-            for outcome in ("swapped", "swapped with their places", "one new")
-        ),
-    ],
-)
-def test_a_recipe_that_names_its_inputs(inputs, outcome, tmp_path, monkeypatch):
-    """Another input has a name that is in the recipe: weights move to where it is, or it is told.
-
-    Moved weights give the same logits only where nothing but a sum is over both.
-    """
-    path = tmp_path / "own.py"
-    path.write_text(
-        "import keras\nfrom tnctl.model import layers\ndef build(inputs):\n"
-        "    both = layers.concatenated(inputs.slot('a'), inputs.slot('b'))\n"
-        f"    return {OWN[inputs]}\n"
-    )
-    old = Conf(
-        recipe={"name": str(path)},
-        slots={"a": Slot(), "b": Slot()},
-        embedding=Embedding(4, linear=False),
-        data=Data(train="none"),
-    )
-    keys = {"rename": {"a": "b"}, "drop": ["a"], "new": ["b"]}
-    if outcome != "one new":
-        keys = {"rename": {"a": "b", "b": "a"}}
-    slots = dict(reversed(old.slots.items())) if "places" in outcome else old.slots
-    new = dataclasses.replace(old, slots=slots, warm=Warm(start="s", **keys))
-    if inputs in ("a kernel each", "a gate"):
-        message = (
-            "would lose what was learned of" if inputs == "a kernel each" else "combines units"
-        )
-        with pytest.raises(UserError, match=f"{message} .*warm.dense=fresh"):
-            carried_over(old, new, monkeypatch)
-        return
-    model, other, carried = carried_over(old, new, monkeypatch)
-    name = {"one kernel": "logit/kernel", "a tower": "tower/kernel"}.get(inputs)
-    if name is not None:
-        np.testing.assert_array_equal(kernel(other, name)[:4], kernel(model, name)[4:])
-    assert bool(carried.partly) == (outcome == "one new")
-    if outcome != "one new":
-        assert_same_logits(model, other)
-
-
-MORE = ("import tensorflow as tf", "from keras import ops")
-TRACKED = {
-    "stacked": "layers.Logit()(keras.layers.Flatten()(inputs.embeddings))",
-    "units in another shape": (
-        "layers.Logit()(keras.layers.Flatten()(keras.layers.Reshape((2, 3))("
-        "keras.layers.Dense(6, 'tanh')(inputs.x))))"
-    ),
-    "the same twice": "layers.Logit()(ops.tanh(inputs.slot('a') * inputs.slot('a')))",
-    "a gate for all": "layers.Logit()(inputs.x * keras.layers.Dense(1, 'sigmoid')(inputs.x))",
-    "a tower of its own": (
-        "layers.Logit()(layers.Mlp([4])(layers.concatenated(inputs.x, inputs.slot('c'))))"
-    ),
-    "nested": (
-        "keras.Sequential([keras.layers.LayerNormalization(), keras.layers.Dense(3, 'tanh'), "
-        "keras.layers.Dense(1)])(inputs.x)"
-    ),
-    "called twice": "(lambda dense: dense(inputs.slot('a')) - ops.square(dense(inputs.slot('b'))))("
-    "keras.layers.Dense(1))",
-    "units alone": "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
-    "keras.layers.Dense(3)(inputs.x)))",
-}
-
-
-@pytest.mark.parametrize(
-    ("expression", "width"),
-    [
-        *((name, 4) for name in ("units in another shape", "a gate for all", "units alone")),
-        *(
-            pytest.param(name, width, marks=pytest.mark.long)
-            for name in TRACKED
-            for width in (4, 6)
-            if width == 4
-            or name not in ("a gate for each number", "a gate for each slot", "nested")
-        ),
-    ],
-)
-def test_weights_of_other_recipes_follow_the_graph(expression, width, tmp_path, monkeypatch):
-    """With inputs in another order, and wider, the logits are as before."""
-    old, new = confs_of_expression(TRACKED[expression], tmp_path, width)
-    model, other, carried = carried_over(old, new, monkeypatch)
-    assert not carried.new
-    assert_same_logits(model, other)
-
-
-UNTRACKED = {
-    "an operation on inputs": (
-        "layers.Logit()(keras.layers.Lambda(lambda x: tf.sort(x, axis=1))(inputs.x))",
-        r"dense weights logit/kernel are \[12, 1\] here and were .* which of them are over which",
-    ),
-    "a layer on inputs": (
-        "(lambda e: layers.Logit()(keras.layers.Flatten()("
-        "keras.layers.MultiHeadAttention(1, 2, name='attend')(e, e))))(inputs.embeddings)",
-        "dense weights attend/.* which of them are over which inputs is not known",
-    ),
-    "a gate for each number": (
-        "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))",
-        "multiply of the recipe combines units of a layer with inputs.*warm.dense=fresh",
-    ),
-    "a product of slots": (
-        "layers.Logit()(inputs.slot('a') * inputs.slot('c'))",
-        "dense weights logit/kernel",
-    ),
-    "a layer over each slot": (
-        "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3)(inputs.embeddings)))",
-        "dense weights logit/kernel",
-    ),
-    "factors of numbers": (
-        "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))",
-        "dense weights logit/kernel",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "an operation on inputs",
-        *(pytest.param(name, marks=pytest.mark.long) for name in [*UNTRACKED][1:]),
-    ],
-)
-def test_weights_over_what_is_not_known_are_refused(expression, tmp_path, monkeypatch):
-    text, message = UNTRACKED[expression]
-    old, new = confs_of_expression(text, tmp_path, 4)
-    with pytest.raises(UserError, match=message):
-        carried_over(old, new, monkeypatch)
-
-
-def confs_of_expression(text, tmp_path, width):
-    """Confs of a recipe that returns an expression; the second has its inputs in another order."""
-    path = tmp_path / "own.py"
-    imports = "\n".join(("import keras", *MORE, "from tnctl.model import layers"))
-    path.write_text(f"{imports}\ndef build(inputs):\n    return {text}\n")
-    numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
-    old = Conf(
-        recipe={"name": str(path)},
-        slots={"a": Slot(), "b": Slot(), "c": Slot()},
-        numeric=numeric,
-        embedding=Embedding(4, linear=False),
-        data=Data(train="none"),
-    )
-    return old, dataclasses.replace(
-        old,
-        slots=dict(reversed(old.slots.items())),
-        numeric=dict(reversed(numeric.items())),
-        embedding=Embedding(width, linear=False),
-        warm=Warm(start="s"),
-    )
-
-
-def confs_of(recipe, width):
-    """A conf, and the same with inputs renamed, in another order, and if wider more of them."""
-    more = width > 4
-    settings = {"name": recipe.split()[0], **RECIPES[recipe]}
-    din = recipe == "din"
-    sequence = Slot(group="g", pooling="none", max_length=3, separator="|")
-    apart = {"h": sequence} if din else {}
-    a = Slot(group="g") if din else Slot()
-    old = Conf(
-        recipe=settings,
-        slots={"a": a, "b": Slot(), "c": Slot(), **apart},
-        numeric={"m": Numeric(), "n": Numeric(width=2)},
-        embedding=Embedding(4, initial=Initial("normal", 0.5)),
-        data=Data(train="none"),
-    )
-    new = dataclasses.replace(
-        old,
-        recipe=settings | ({"target": "a2"} if din else {}),
-        slots={"c": Slot(), **({"y": Slot()} if more else {}), **apart, "a2": a, "b": Slot()},
-        numeric={"n": Numeric(width=2), "m": Numeric(), **({"k": Numeric()} if more else {})},
-        embedding=Embedding(width, initial=Initial("normal", 0.5)),
-        warm=Warm(start="s", rename={"a2": "a"}, new=["y", "k"] if more else []),
-    )
-    return old, new
-
-
-def saved(model):
-    """What a warm start reads of a checkpoint of a model, without writing one."""
-    names, shapes = model.variable_names, [tuple(variable.shape) for variable in model.variables]
-    variables = {}
-    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        states = {
-            state: of_all[number].reshape(shape).copy()
-            for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
-        }
-        variables[name] = dense_transfer.Variable(
-            model.dense.weights[number].reshape(shape).copy(), states
-        )
-    for memory, variable in zip(model.moving, model.network.non_trainable_variables, strict=True):
-        variables[variable.path] = dense_transfer.Variable(
-            memory.reshape(tuple(variable.value.shape)).copy(), {}
-        )
-    dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
-    name = model.conf.recipe["name"]
-    digest = recipes.digest_of(name) if name.endswith(".py") else ""
-    manifest = SimpleNamespace(dense=dense, recipe=SimpleNamespace(sha256=digest))
-    return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=variables)
-
-
-def inputs_of(model, other, random, rows=6):
-    """Random inputs of two models that say the same: zeros where only the other has columns."""
-    x = [np.zeros((rows, built.layout.width), np.float32) for built in (model, other)]
-    names = {old: name for name, old in other.conf.warm.rename.items()}
-    for where in ("pooled", "numeric_columns"):
-        for name, (at, width) in getattr(model.layout, where).items():
-            to = getattr(other.layout, where)[names.get(name, name)][0]
-            x[0][:, at : at + width] = random.normal(size=(rows, width))
-            x[1][:, to : to + width] = x[0][:, at : at + width]
-    sequences = [
-        np.zeros((rows, built.layout.sequences_width), np.float32) for built in (model, other)
-    ]
-    for name, sequence in model.layout.sequences.items():
-        values = random.normal(size=(rows, sequence.length, sequence.width))
-        for array, layout in zip(sequences, (model.layout, other.layout), strict=True):
-            place = layout.sequences[name]
-            view = array[:, place.column : place.column + place.length * place.width]
-            view.reshape(rows, place.length, place.width)[:, :, : sequence.width] = values
-    lengths = random.integers(1, 4, (rows, len(model.layout.sequences))).astype(np.int32)
-    return x, random.normal(size=(rows, 1)).astype(np.float32), sequences, lengths
-
-
 def table_of(decay, shows=False):
     optimizer = Optimizer("sgd", 0.1, decay=decay)
     segment = Segment("embedding", 2, "concat", optimizer)
@@ -819,10 +463,9 @@ def test_show_and_click_read_as_before_under_another_decay():
 ONE_MORE = ("conf=small.yaml", "warm.start=run", "+slots.more={column: region}", "warm.new=[more]")
 
 
-def test_from_the_command_line(run_copy, cli):
+def test_from_the_command_line(run_copy, ran):
     """Started, told, reported, gone on with, and not done twice."""
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0, done.err
+    done = ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert "warm start from run/checkpoints/step-0000000012" in done.err
     report = json.loads((run_copy / "new/report.json").read_text())
     outcomes = {entry["input"]: entry["outcome"] for entry in report["warm"]["inputs"]}
@@ -834,16 +477,13 @@ def test_from_the_command_line(run_copy, cli):
     assert report["epochs"][0]["loss"] < first["epochs"][0]["loss"]
     # The checkpoint it began with is needed no longer.
     (run_copy / "run").rename(run_copy / "gone")
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0
+    done = ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     assert "nothing to do" in done.err
     (run_copy / "new/report.json").unlink()
-    done = cli("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *ONE_MORE, "output=new", "train.epochs=2", cwd=run_copy)
     again = json.loads((run_copy / "new/report.json").read_text())
     assert again["warm"] == report["warm"]
-    done = cli("evaluate", "output=new", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("evaluate", "output=new", cwd=run_copy)
 
 
 def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
@@ -864,18 +504,17 @@ def test_refusals_on_the_command_line_remove_nothing(run_copy, cli):
         assert not (run_copy / "new").exists()
 
 
-def test_a_schedule_begins_anew(run_copy, cli):
+def test_a_schedule_begins_anew(run_copy, ran):
     """The clock goes on, but a learning rate that fell to nothing would train nothing."""
     schedule = ("optimizer.schedule.name=cosine", "optimizer.schedule.decay_steps=13")
-    done = cli("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", "conf=small.yaml", "warm.start=run", "output=new", *schedule, cwd=run_copy)
     lines = [json.loads(line) for line in (run_copy / "new/log.jsonl").read_text().splitlines()]
     [step] = [line for line in lines if line["event"] == "step"]
     assert step["step"] == 20
     assert step["rate_factor"] == pytest.approx((1 + np.cos(np.pi * 7 / 13)) / 2)
 
 
-def test_day_by_day(run_copy, cli):
+def test_day_by_day(run_copy, ran):
     """Days that were trained are not trained again; rows of no day are of the first one."""
     lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
     days = run_copy / "clicks/days"
@@ -891,14 +530,12 @@ def test_day_by_day(run_copy, cli):
     daily = ("conf=small.yaml", "data.train=days/{day}.csv", "life.eviction.unseen_days=1")
     write("2024-05-01", 1)
     write("2024-05-02", 301)
-    done = cli("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *daily, "output=daily", "warm.start=run", cwd=run_copy)
     # Each row is a day old at most: without that, all but those of two small days would be gone.
     assert trained_days("daily") == (["2024-05-01", "2024-05-02"], ROWS)
     write("2024-05-03", 601)
     more = ("+slots.more={column: region}", "warm.new=[more]", "warm.start=daily")
-    done = cli("train", *daily, *more, "output=next", cwd=run_copy)
-    assert done.code == 0, done.err
+    ran("train", *daily, *more, "output=next", cwd=run_copy)
     trained, rows = trained_days("next")
     assert trained == ["2024-05-01", "2024-05-02", "2024-05-03"]
     report = json.loads((run_copy / "next/report.json").read_text())

@@ -1,5 +1,7 @@
 """Settings that cannot come to anything are refused before any work, in one line."""
 
+import math
+
 import pytest
 
 from tnctl import schema
@@ -56,7 +58,6 @@ def merged(values, changes):
         ({"life": {"eviction": {"nonclick": 0.5}}}, "nonclick is a weight in score; give score"),
         ({"train": {"loss": {"gamma": 3.0}}}, "gamma is for name=focal. Received"),
         ({"train": {"xla": True, "precision": "bfloat16"}}, "xla=true needs"),
-        ({"numeric": {"n": {"clip": [float("nan"), 1.0]}}}, "clip must be"),
         ({"slots": {"b": {"cross": ["a", "c"], "column": "b"}}}, r"slots\.b\.cross makes ids"),
         ({"slots": {"self": {}}}, "self is not a name a graph can use"),
         ({"numeric": {"class": {}}}, "no keyword of Python"),
@@ -88,6 +89,54 @@ def test_refused(changes, words):
     with pytest.raises(UserError, match=words) as caught:
         schema.from_values(merged(BASE, changes)).check_training()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"ids": "modulo"}, "ids=modulo needs size"),
+        ({"ids": "boundaries"}, "ids=boundaries needs boundaries"),
+        ({"ids": "boundaries", "boundaries": [2.0, 1.0]}, "boundaries must ascend"),
+        ({"ids": "boundaries", "boundaries": [1.0, math.inf]}, "boundaries must be finite"),
+        ({"ids": "vocabulary"}, "needs vocabulary .* or vocabulary_file, one of them"),
+        ({"ids": "vocabulary", "vocabulary": ["a", "a"]}, "a value twice"),
+        ({"ids": "vocabulary", "vocabulary": []}, "vocabulary is empty"),
+        ({"size": 3}, "size is for ids=modulo or integer"),
+        ({"buckets": 9}, "buckets is for ids=quantiles or row_quantiles"),
+        ({"ids": "integer", "seed": 3}, "seed is for ids=hash or modulo or vocabulary"),
+        ({"ids": "integer", "missing": "value"}, "missing=value needs"),
+        ({"keep": "last"}, "give max_length"),
+        ({"pooling": "none"}, "needs max_length"),
+        ({"pooling": "none", "max_length": 3, "weights": "w"}, "weights are for pooling"),
+        ({"cross": ["a"]}, "cross needs two names"),
+        ({"indicator": True}, "indicator needs ids that are counted"),
+        ({"indicator": True, "ids": "modulo", "size": 3, "frozen": True}, "makes no rows"),
+        ({"indicator": True, "ids": "modulo", "size": 3, "group": "g"}, "leave group out"),
+        ({"separator": ""}, "separator must not be empty"),
+    ],
+)
+def test_keys_of_a_slot_that_do_not_go_together(keys, words):
+    with pytest.raises(UserError, match=words):
+        schema.Slot(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"clip": [2.0, 1.0]}, r"clip must be \[low, high\]"),
+        ({"clip": [math.nan, 1.0]}, "clip must be"),
+        ({"clip": [0.0, 1.0], "default": 2.0}, "default must be inside of clip"),
+        ({"mean": 1.0, "transform": "standardize"}, "given together"),
+        ({"mean": 1.0, "deviation": 1.0}, "mean is for transform=standardize"),
+        ({"mean": 1.0, "deviation": 0.0, "transform": "standardize"}, "must be above 0"),
+        ({"columns": ["a"], "width": 2}, "columns excludes column"),
+        ({"columns": []}, "must name a column"),
+        ({"default": math.nan}, "default must be finite"),
+    ],
+)
+def test_keys_of_a_numeric_input_that_do_not_go_together(keys, words):
+    with pytest.raises(UserError, match=words):
+        schema.Numeric(**keys)
 
 
 def test_a_clip_without_an_end_is_json():
