@@ -268,10 +268,6 @@ def test_chains_that_are_none(broken, chain_of_exports):
     shutil.rmtree(parquet / "1")
     base.rename(parquet / "1")
     document = json.loads((parquet / "3" / manifest.NAME).read_text())
-    edited(parquet / "3", base=None)
-    refused("3/manifest.json is no manifest", "a delta has a base and a number")
-    edited(parquet / "3", base=document["base"], encoding="text")
-    refused("3/manifest.json is no manifest", "file of group")
     lower = [entry | {"precision": "int8"} for entry in document["groups"]]
     edited(parquet / "3", encoding="parquet", precision="int8", groups=lower)
     refused("3 has precision int8", "has float32")
