@@ -16,7 +16,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
-from tnctl.serving.graph import cutting, loaded_graph, warmup_requests
+from tnctl.serving.graph import cutting, loaded_graph, splitting
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
@@ -257,7 +257,9 @@ def prediction_log():
 
 def requests_of(folder, prediction_log):
     """The inputs of each warm-up request of a graph."""
-    for record in tf.data.TFRecordDataset(str(folder / warmup_requests.NAME)).as_numpy_iterator():
+    for record in tf.data.TFRecordDataset(
+        str(folder / splitting.WARMUP_REQUESTS)
+    ).as_numpy_iterator():
         log = prediction_log.FromString(record)
         assert log.SerializeToString(deterministic=True)
         assert log.predict_log.request.model_spec.signature_name == "serving_default"
@@ -278,9 +280,9 @@ def test_requests_that_warm_a_server_up(whole, prediction_log):
         for name, array in request.items():
             assert array.dtype == inputs[name].dtype
             np.testing.assert_array_equal(array, inputs[name][: len(array)])
-    assert warmup_requests.NAME in content.files
+    assert splitting.WARMUP_REQUESTS in content.files
     long = {"user": np.zeros((40, 40), np.float32)}  # lengths of more than one byte
-    parsed = prediction_log.FromString(warmup_requests.prediction_log(long))
+    parsed = prediction_log.FromString(splitting.prediction_log(long))
     assert tf.make_ndarray(parsed.predict_log.request.inputs["user"]).shape == (40, 40)
 
 
