@@ -328,7 +328,6 @@ def table_of(change):
         (changed("golden.jsonl", lambda _: b"{\n{\n"), "no valid JSON"),
         (changed("golden.jsonl", lambda data: data[: len(data) // 2] + b"{}\n"), "line 2: no line"),
         (golden_with(ids=["1"]), "line 1: no line of golden rows"),
-        (golden_with(logits={"other": 0}), "logits and predictions are not of the same heads"),
         (changed("conf.json", lambda _: b"{"), "is no valid JSON"),
         (table_of(lambda part: part["files"][0].update(rows=3)), "rows or counters need"),
         (

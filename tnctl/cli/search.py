@@ -16,6 +16,13 @@ from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training.search.search_parameters import Parameter, words
 
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+TAGS = ("int", "log")
+# Keys by which trials would not be comparable, and what is no key of a conf.
+NOT_SEARCHED = ("evaluation.monitor", "data.validation", "data.test", "hydra.searchpath")
+MOST_CHOICES = 1_000
 MOST_TRIALS = 10_000
 NEEDS_OPTUNA = "sweep.trials needs a package that is not installed: pip install 'tnctl[sweep]'"
 LARGEST_SEED = 2**63 - 1
@@ -123,15 +130,6 @@ def plain(override: str) -> str:
     key, _, value = override.partition("=")
     unquoted = f"{key}={value.strip(chr(39))}"
     return unquoted if arguments.quoted_for_hydra(unquoted) == override else override
-
-
-if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
-
-TAGS = ("int", "log")
-# Keys by which trials would not be comparable, and what is no key of a conf.
-NOT_SEARCHED = ("evaluation.monitor", "data.validation", "data.test", "hydra.searchpath")
-MOST_CHOICES = 1_000
 
 
 def parameters_of(
