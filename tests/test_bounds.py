@@ -15,7 +15,7 @@ import pytest
 from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
-from tnctl.data import sources, vocabulary
+from tnctl.data import sources, statistics
 from tnctl.data.features import Features
 from tnctl.data.formats import parquet_files, prepared_rows
 from tnctl.data.formats.text_lines import BLOCK_BYTES
@@ -219,12 +219,12 @@ def test_rows_that_are_kept_as_they_were_read(tmp_path):
 def test_a_vocabulary_at_the_limit_and_one_beyond(tmp_path, opened):
     path = tmp_path / "values"
     path.write_bytes(b"x" * limits.VOCABULARY_BYTES)
-    assert len(vocabulary.read(str(path))[0]) == limits.VOCABULARY_BYTES
+    assert len(statistics.read_vocabulary(str(path))[0]) == limits.VOCABULARY_BYTES
     opened.clear()
     with path.open("r+b") as file:
         file.truncate(1 << 30)
     with pytest.raises(Failure, match=r"values is longer than 64 MiB.*ids=hash"):
-        vocabulary.read(str(path))
+        statistics.read_vocabulary(str(path))
     assert sum(stream.bytes_read for stream in opened) == limits.VOCABULARY_BYTES + 1
 
 

@@ -328,7 +328,6 @@ def table_of(change):
         (changed("golden.jsonl", lambda _: b"{\n{\n"), "no valid JSON"),
         (changed("golden.jsonl", lambda data: data[: len(data) // 2] + b"{}\n"), "line 2: no line"),
         (golden_with(ids=["1"]), "line 1: no line of golden rows"),
-        (golden_with(logits={"other": 0}), "logits and predictions are not of the same heads"),
         (changed("conf.json", lambda _: b"{"), "is no valid JSON"),
         (table_of(lambda part: part["files"][0].update(rows=3)), "rows or counters need"),
         (
@@ -422,7 +421,7 @@ def test_diff_of_other_tables_and_variables(cli, saved, home, monkeypatch):
 
 def test_blocks_of_any_size_match(saved):
     """However the rows come, the same pairs are found."""
-    from tnctl.checkpoint.matching import matched
+    from tnctl.checkpoint.difference import matched
 
     checkpoints = [open_checkpoint(saved[n].folder) for n in (0, 3)]
     parts = [checkpoint.manifest.tables[0] for checkpoint in checkpoints]

@@ -17,7 +17,6 @@ from tnctl.checkpoint import (
     compaction,
     difference,
     owners,
-    parts,
     rows,
     spool,
     staging,
@@ -399,76 +398,6 @@ def crash_at(at, monkeypatch, action, killed):
         except (Killed, Failure):
             return count
     return min(count, at)
-
-
-def change_files(part, change):
-    [table] = part.tables
-    return parts.StagedPart(tables=(dataclasses.replace(table, **change(table)),))
-
-
-def renamed(table):
-    return {"files": (dataclasses.replace(table.files[0], file="conf.json"), *table.files[1:])}
-
-
-def overlapping(table):
-    return {"files": (dataclasses.replace(table.files[0], first="0" * 16), *table.files[1:])}
-
-
-def lacking(table):
-    return {"files": table.files[1:]}
-
-
-WRONG = {
-    "name": (renamed, "conf.json"),
-    "overlap": (overlapping, "hashes 0000000000000000"),
-    "gap": (lacking, "0 files of embedding3, not 1"),
-    "no tombstones": (lambda _: {"tombstone_range": None}, "none"),
-    "no sketch": (lambda _: {"sketch_range": None}, "0 bytes of the sketch"),
-    "other rows": (lambda t: {"files": (dataclasses.replace(t.files[0], rows=99),)}, "99 rows"),
-    "other groups": (lambda table: {"groups": table.groups[:1]}, "groups"),
-    "other table": (lambda _: {"name": "other"}, "tables ['other']"),
-}
-
-
-@pytest.mark.parametrize("kind", [*WRONG, "size", "file", "count"])
-def test_wrong_reports_of_an_owner_are_refused(tmp_path, kind, monkeypatch):
-    conf = conf_of(tmp_path / "run", {}, LIFE)
-    model = building.build(conf, Run(conf).model.statistics)
-    run = DividedRun(conf, 3, model=model).train(2)
-    first = run.save()
-    staged, finish = run.owners.stage, run.owners.finish
-
-    def stage(model, requests):
-        reports = staged(model, requests)
-        if kind in WRONG:
-            reports[1] = change_files(reports[1], WRONG[kind][0])
-        return reports[:2] if kind == "count" else reports
-
-    def finished():
-        reports = finish()
-        stored = dict(reports[2].files)
-        name = next(iter(stored))
-        if kind == "size":
-            stored[name] = dataclasses.replace(stored[name], bytes=7)
-        if kind == "file":
-            stored["dense.bin"] = stored.pop(name)
-        reports[2] = parts.WrittenPart(files=stored)
-        return reports
-
-    monkeypatch.setattr(run.owners, "stage", stage)
-    monkeypatch.setattr(run.owners, "finish", finished)
-    run.train(1)
-    said = {"size": "worker 2: .* 7 bytes", "file": "worker 2: .*dense.bin", "count": "2 of 3"}
-    with pytest.raises(Failure) as caught:
-        run.save()
-    line = str(caught.value)
-    assert "\n" not in line
-    if kind in WRONG:
-        assert line.startswith("worker 1: ") and WRONG[kind][1] in line
-    else:
-        assert re.search(said[kind], line)
-    assert loading.newest(conf.output).folder == first
-    assert os.listdir(tmp_path / "run/checkpoints") == [Path(first).name]
 
 
 def test_a_worker_that_does_not_share_the_output_is_refused(tmp_path):

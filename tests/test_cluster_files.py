@@ -19,7 +19,7 @@ from test_cluster_conf import composed
 from test_ray import needs_ray
 
 from tnctl import shipped
-from tnctl.launch import environment, run_token
+from tnctl.launch import env_workers, environment
 
 FILES = Path(__file__).parent.parent / "docs/cluster"
 # Starts a step of two tasks, as Slurm does.
@@ -34,7 +34,7 @@ exit $worst
 
 
 def test_the_files_name_variables_and_addresses_that_there_are():
-    sources = [Path(module.__file__).read_text() for module in (environment, run_token)]
+    sources = [Path(module.__file__).read_text() for module in (environment, env_workers)]
     known = set(re.findall(r"TNCTL_[A-Z_]+", "".join(sources)))
     for path in FILES.iterdir():
         assert set(re.findall(r"TNCTL_[A-Z_]+", path.read_text())) <= known, path

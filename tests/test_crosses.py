@@ -10,7 +10,7 @@ from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
-from tnctl.schema import crosses_section
+from tnctl.schema import input_sections
 
 SLOTS = {"user": {}, "item": {"separator": "|"}, "hour": {"ids": "integer"}, "shop": {}}
 
@@ -112,7 +112,7 @@ def test_too_many():
     ):
         with pytest.raises(UserError, match=f"{total} crosses, and at most 2,000"):
             conf_of(crosses, slots)
-    assert crosses_section.MOST == 2000
+    assert input_sections.MOST_CROSSES == 2000
 
 
 def test_names_that_meet():

@@ -11,7 +11,7 @@ from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.joining.patience import Patience
 from tnctl.errors import Failure, UserError
-from tnctl.launch import environment, run_token, slurm_nodes
+from tnctl.launch import env_workers, environment
 from tnctl.launch.env_workers import assigned
 
 ADDRESS = "node1:29400"
@@ -183,11 +183,11 @@ def test_our_own_variables_count_and_a_line_says_so(capfd):
     ("r[1-2]n[09,10]", ["r1n09", "r1n10", "r2n09", "r2n10"]),
 ])  # fmt: skip
 def test_slurms_lists_of_nodes(text, names):
-    assert list(slurm_nodes.nodes(text)) == names
+    assert list(environment.nodes(text)) == names
 
 
 def test_a_long_list_of_nodes_is_not_written_out():
-    assert next(slurm_nodes.nodes("a[0-999999999]b[0-999999999]")) == "a0b0"
+    assert next(environment.nodes("a[0-999999999]b[0-999999999]")) == "a0b0"
 
 
 # ---- Addresses -----------------------------------------------------------------
@@ -291,11 +291,11 @@ TOKEN = "0123456789abcdef" * 2
 
 def test_the_token_is_taken_out_of_the_environment(tmp_path):
     variables = {"TNCTL_TOKEN": TOKEN + "\n"}
-    assert run_token.take_token(variables) == TOKEN and not variables
+    assert env_workers.take_token(variables) == TOKEN and not variables
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     file.chmod(0o600)
-    assert run_token.take_token({"TNCTL_TOKEN_FILE": str(file)}) == TOKEN
+    assert env_workers.take_token({"TNCTL_TOKEN_FILE": str(file)}) == TOKEN
 
 
 @pytest.mark.parametrize(("content", "mode", "variables", "words"), [
@@ -315,5 +315,5 @@ def test_a_token_that_is_none_is_refused(tmp_path, content, mode, variables, wor
         file.chmod(mode)
         variables = variables | {"TNCTL_TOKEN_FILE": str(file)}
     with pytest.raises(UserError, match=words) as refused:
-        run_token.take_token(dict(variables))
+        env_workers.take_token(dict(variables))
     assert TOKEN not in str(refused.value)

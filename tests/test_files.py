@@ -18,7 +18,7 @@ import pytest
 from tnctl import files
 from tnctl.errors import Failure, UserError
 from tnctl.files import output_files, storage
-from tnctl.files import uploads as uploading
+from tnctl.files import output_files as uploading
 
 
 @pytest.fixture(params=["local", "memory"])

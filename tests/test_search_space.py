@@ -6,8 +6,7 @@ import pytest
 from test_sweeps import refused_before_training
 
 from tnctl.cli.compose import conf_file
-from tnctl.cli.search import command
-from tnctl.cli.search_space import parameters_of
+from tnctl.cli.search import command, parameters_of
 from tnctl.training.search.search_parameters import Parameter
 
 FORMS = [

@@ -423,7 +423,6 @@ def test_records_of_units_against_sets():
         record = kept.record()
         ranges = {unit for first, last in record.done for unit in range(first, last + 1)}
         assert ranges == set(done)
-        assert record.units_done == len(done)
         assert all(b[0] - a[1] > 1 for a, b in zip(record.done, record.done[1:], strict=False))
         assert {unit: place for unit, *place in record.open} == {
             unit: list(place) for unit, place in begun.items()
@@ -445,12 +444,7 @@ def test_records_of_units_against_sets():
         ("count", 0, "units.count"),
         ("sha256", "00", "units.sha256"),
         ("skipped", -1, "units.skipped"),
-        ("done", [[3, 2]], "done: [3, 2] is no range"),
-        ("done", [[0, 2], [2, 4]], "done: [2, 4] is no range of units after 2"),
         ("done", [[-1, 1]], "units.done"),
-        ("open", [[9, 0, 0]], "open: unit 9 does not ascend"),
-        ("open", [[5, 0, 0], [5, 0, 0]], "open: unit 5 does not ascend"),
-        ("open", [[2, 0, 0]], "open: unit 2 is done"),
         ("open", [[5, 0, 2**32]], "units.open"),
     ],
 )

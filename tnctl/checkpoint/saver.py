@@ -14,13 +14,12 @@ from tnctl.checkpoint import listing, parts, tombstones
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of, tables_of
+from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of
 from tnctl.checkpoint.parts import (
     EarlierTombstones,
     PartRequest,
     PartSize,
     StagedPart,
-    TableShape,
 )
 from tnctl.checkpoint.pruning import prune
 from tnctl.checkpoint.spool import Spool
@@ -95,11 +94,6 @@ class Saver:
         try:
             spool.claim(itertools.chain(*map(parts.all_names, requests)), staged=True)
             staged = self._owners.stage(model, requests)
-            shapes = [
-                TableShape(list(named.groups), len(named.table.sketch))
-                for named in tables_of(model)
-            ]
-            parts.check_staged(requests, staged, shapes)
             content = stage(spool.writing, model, contents, self._graph, staged, parent=parent)
         except BaseException:
             self._abandon(spool)
@@ -159,8 +153,7 @@ class Saver:
                 write_golden(spool.writing, golden)
                 spool.claim(itertools.chain(*map(parts.all_names, requests)))
                 written = self._owners.finish()
-                dtypes = [table.record_dtype for table in content.tables]
-                entries = parts.merged_files(staged, written, dtypes)
+                entries = parts.merged_files(staged, written)
                 if len(written) > 1:
                     check_there(spool.folder, entries)
                 spool.include(entries)

@@ -122,18 +122,24 @@ def described_record(dtype: np.dtype[Any]) -> tuple[RecordField, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsFile:
-    """The rows of a range of hashes, both ends inclusive."""
+class RangeFile:
+    """A file of a range of hashes, both ends inclusive."""
 
     file: RelativePath
     first: Hash
     last: Hash
-    rows: Count
 
     @property
     def hashes(self) -> tuple[int, int]:
         """The first and the last hash of the range."""
         return int(self.first, 16), int(self.last, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFile(RangeFile):
+    """The rows of a range of hashes."""
+
+    rows: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +153,10 @@ class TombstonesFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TombstonesRange:
-    """The keys of rows that were removed, of a range of hashes, both ends inclusive."""
+class TombstonesRange(RangeFile):
+    """The keys of rows that were removed, of a range of hashes."""
 
-    file: RelativePath
-    first: Hash
-    last: Hash
     rows: Count
-
-    @property
-    def hashes(self) -> tuple[int, int]:
-        """The first and the last hash of the range."""
-        return int(self.first, 16), int(self.last, 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,18 +170,10 @@ class SketchFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SketchRange:
-    """The counters of a range of hashes, both ends inclusive: of whole shards."""
+class SketchRange(RangeFile):
+    """The counters of a range of hashes: of whole shards."""
 
-    file: RelativePath
-    first: Hash
-    last: Hash
     bytes: Count
-
-    @property
-    def hashes(self) -> tuple[int, int]:
-        """The first and the last hash of the range."""
-        return int(self.first, 16), int(self.last, 16)
 
 
 Tombstones = TombstonesFile | TombstonesRange

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data import numbers, sources, vocabulary
+from tnctl import files, limits
+from tnctl.data import numbers, sources
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.file_pieces import Where
@@ -21,9 +22,11 @@ from tnctl.data.numeric_inputs import vectors
 from tnctl.data.row_quantiles import RowCounts
 from tnctl.data.row_values import row_values
 from tnctl.data.statistics_document import Measured
-from tnctl.errors import Failure
+from tnctl.errors import Failure, quoted
 from tnctl.schema import Conf, Data, Numeric, Slot
 from tnctl.tables.columns import mix64
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # So many distinct values are kept exactly; of more, a uniform sample of this size.
 DISTINCT_KEPT = 65_536
@@ -183,7 +186,7 @@ def given(conf: Conf) -> Statistics:
 def vocabularies(conf: Conf) -> dict[str, list[str]]:
     """The vocabularies that slots have in files, each file read once."""
     names = sources.vocabulary_files(conf)
-    read = {url: vocabulary.read(url) for url in dict.fromkeys(names.values())}
+    read = {url: read_vocabulary(url) for url in dict.fromkeys(names.values())}
     return {name: read[url] for name, url in names.items()}
 
 
@@ -236,3 +239,40 @@ def _numbers(
     values = row_values(whole[column], slot.separator, data, column, where, fractions=True)
     with owned(values.owners, where) as place:
         return bucket_numbers(values.values, column, data, place, values.lengths is not None)
+
+
+def read_vocabulary(url: str) -> list[str]:
+    """The lines of a file, without their ends.
+
+    Raises `Failure` for a line that is empty, not UTF-8 or there twice, naming it, and for a file
+    beyond limits.VOCABULARY_BYTES.
+    """
+    with files.open_input(url) as stream:
+        data = files.read_most(stream, limits.VOCABULARY_BYTES + 1)
+    if len(data) > limits.VOCABULARY_BYTES:
+        raise Failure(
+            f"{url} is longer than {limits.mebibytes(limits.VOCABULARY_BYTES)}, the most that a "
+            "vocabulary may have. Take ids=hash, or ids=modulo, for so many values"
+        )
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        place = f"{url}, line {number}"
+        try:
+            value = line.removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise Failure(
+                f"{place}: {quoted(line)} is not UTF-8. Write the file as UTF-8"
+            ) from error
+        if not value:
+            raise Failure(f"{place} is empty. A vocabulary has one value per line")
+        if (first := seen.setdefault(value, number)) != number:
+            raise Failure(
+                f"{place}: {quoted(value)} is in line {first} already. Remove one of them"
+            )
+    if not seen:
+        raise Failure(f"{url} has no line. A vocabulary has one value per line")
+    return list(seen)

@@ -70,10 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitsRecord:
-    """How the pass under way is cut into units, and how far each unit is.
-
-    Raises ValueError for units that cannot be.
-    """
+    """How the pass under way is cut into units, and how far each unit is."""
 
     workers: Workers
     """how many the pass was cut for"""
@@ -87,26 +84,6 @@ class UnitsRecord:
     """ranges [first, last] of units, ascending"""
     open: tuple[tuple[UnitIndex, Place, Place], ...] = ()
     """(unit, window, offset) of each unit that was begun, ascending"""
-
-    def __post_init__(self) -> None:
-        last = -1
-        for first, end in self.done:
-            if not last < first <= end < self.count:
-                raise ValueError(f"done: {[first, end]} is no range of units after {last}")
-            last = end
-        last, firsts = -1, [first for first, _ in self.done]
-        for unit, _, _ in self.open:
-            if not last < unit < self.count:
-                raise ValueError(f"open: unit {unit} does not ascend from {last} to {self.count}")
-            last = unit
-            place = bisect.bisect_right(firsts, unit) - 1
-            if place >= 0 and unit <= self.done[place][1]:
-                raise ValueError(f"open: unit {unit} is done")
-
-    @property
-    def units_done(self) -> int:
-        """The number of units that are done."""
-        return sum(last - first + 1 for first, last in self.done)
 
 
 class UnitsProgress:

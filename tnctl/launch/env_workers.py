@@ -2,8 +2,12 @@
 
 import dataclasses
 import os
+import re
+import stat
+from collections.abc import MutableMapping
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 from tnctl import files
 from tnctl.cluster import NEEDS_GRPC
@@ -13,8 +17,8 @@ from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.joining.patience import Patience
 from tnctl.cluster.transport import certificates
-from tnctl.errors import Failure, refuse_if
-from tnctl.launch import environment, run_token
+from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.launch import environment
 from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses, Place
 from tnctl.launch.local_workers import (
@@ -28,6 +32,9 @@ from tnctl.launch.supervisor import TRAIN, Supervisor
 from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
 from tnctl.progress import say
 from tnctl.schema import Conf
+
+TOKEN = re.compile(r"[!-~]{32,512}")
+MAKE_A_TOKEN = "(umask 077; openssl rand -hex 32 > token)"
 
 
 def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
@@ -69,7 +76,7 @@ def placed(conf: Conf) -> tuple[Conf, Place]:
     Raises UserError for an environment that says no worker, or two, or contradicts the conf.
     """
     place = environment.place(os.environ, conf.cluster.servers)
-    token = run_token.take_token(os.environ)
+    token = take_token(os.environ)
     refuse_if(
         conf.cluster.workers not in (None, place.workers),
         f"cluster.workers={conf.cluster.workers}, and the environment ({place.source}) says "
@@ -130,3 +137,43 @@ def _claim_log(conf: Conf, membership: Membership, rank: int) -> None:
             f"output: {error}",
             LOST,
         ).error() from None
+
+
+def take_token(environment: MutableMapping[str, str]) -> str:
+    """The secret that all workers share; it is removed from the environment.
+
+    Raises UserError without one, and for a file that others can read.
+    """
+    path, token = environment.get("TNCTL_TOKEN_FILE"), environment.pop("TNCTL_TOKEN", None)
+    refuse_if(
+        path is not None and token is not None,
+        "TNCTL_TOKEN and TNCTL_TOKEN_FILE are set. Unset one",
+    )
+    if path is not None:
+        token = _token_of(path)
+    if token is None:
+        raise UserError(
+            "cluster=env: workers know each other by a secret of the run. Make it with "
+            f"{MAKE_A_TOKEN}, and set TNCTL_TOKEN_FILE=token for all of them"
+        )
+    token = token.strip()
+    refuse_if(
+        not TOKEN.fullmatch(token),
+        f"{'TNCTL_TOKEN' if path is None else 'TNCTL_TOKEN_FILE'} has {len(token)} characters; a "
+        f"token has 32 to 512, none of them a space. Make it with {MAKE_A_TOKEN}",
+    )
+    return token
+
+
+def _token_of(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            refuse_if(
+                stat.S_IMODE(mode) & 0o077,
+                f"TNCTL_TOKEN_FILE={path} can be read or written by others (mode "
+                f"{stat.S_IMODE(mode):04o}). Give it chmod 600",
+            )
+            return file.read(1024).decode("ascii", "replace")
+    except OSError as error:
+        raise UserError(f"TNCTL_TOKEN_FILE={path} cannot be read: {error.strerror}") from None

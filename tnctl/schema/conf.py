@@ -6,10 +6,9 @@ from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.cluster_section import Cluster, Tls
-from tnctl.schema.crosses_section import Crosses
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
-from tnctl.schema.input_sections import SLOT_NAME, Embedding, Numeric, Slot, time_columns
+from tnctl.schema.input_sections import SLOT_NAME, Crosses, Embedding, Numeric, Slot, time_columns
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
 from tnctl.schema.paths_section import Paths

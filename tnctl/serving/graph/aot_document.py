@@ -9,7 +9,6 @@ from typing import Annotated
 from pydantic import Field
 
 from tnctl.documents import Name, RelativePath, Sha256
-from tnctl.errors import refuse_if
 
 MOST_ROWS = 65_536  # examples of a batch
 
@@ -26,27 +25,11 @@ class CompiledSize:
     """
 
     rows: Rows
-    class_: Annotated[str, Field(alias="class")]
-    header: str
-    objects: tuple[str, ...]
+    class_: Annotated[Word, Field(alias="class")]
+    header: RelativePath
+    objects: tuple[RelativePath, ...]
     feeds: dict[Name, Name]
     fetches: dict[Name, Name]
-
-    def __post_init__(self) -> None:
-        folder = f"aot/{self.rows}/graph"
-        files = (f"{folder}.h", f"{folder}.o", f"{folder}_constants.o")
-        refuse_if(
-            (self.class_, *self.paths) != (f"Graph{self.rows}", *files),
-            f"class, header or objects are not those of {self.rows} rows",
-            ValueError,
-        )
-        for names, prefix in ((self.feeds, "feed_"), (self.fetches, "fetch_")):
-            for name, compiled in names.items():
-                refuse_if(
-                    compiled != prefix + name,
-                    f"{name} is called {compiled}, not {prefix}{name}",
-                    ValueError,
-                )
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -64,10 +47,6 @@ class Compiled:
     target_cpu: Word
     runtime: tuple[RelativePath, ...]
     sizes: Annotated[tuple[CompiledSize, ...], Field(min_length=1)]
-
-    def __post_init__(self) -> None:
-        sizes = [size.rows for size in self.sizes]
-        refuse_if(sizes != sorted(set(sizes)), "sizes of batches do not ascend", ValueError)
 
     @property
     def paths(self) -> list[str]:

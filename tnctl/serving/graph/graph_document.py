@@ -1,9 +1,8 @@
 """serving.json, the manifest of a split graph: docs/formats/graph.md."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,12 +11,11 @@ from pydantic import Field
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
-from tnctl.data.features import indicator_width
 from tnctl.data.statistics import Statistics
 from tnctl.documents import Finite, Name, omitted
-from tnctl.errors import UserError, refuse_if
+from tnctl.errors import refuse_if
 from tnctl.manifest import Manifest
-from tnctl.model.layout import LINEAR, LINEARS
+from tnctl.model.layout import LINEARS
 from tnctl.model.recalibration import Recalibration
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
@@ -34,7 +32,6 @@ from tnctl.serving.graph.raw_values_document import (
 
 NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
-PACKED_INPUTS = ("x", LINEAR, "sequences", "lengths")
 OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
 Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
@@ -50,18 +47,6 @@ class SignatureInput:
     source: Literal["x", "linear", "sequences", "lengths", "linears"]
     at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
 
-    def __post_init__(self) -> None:
-        refuse_if(
-            self.columns != prod(self.shape),
-            f"input {self.name} has {self.columns} columns, its shape others",
-            ValueError,
-        )
-        refuse_if(
-            (self.dtype == "int32") != (self.source == "lengths"),
-            f"input {self.name} is {self.dtype}, which {self.source} is not",
-            ValueError,
-        )
-
     @property
     def end(self) -> int:
         """The column after its last one."""
@@ -74,43 +59,6 @@ class Signatures:
 
     by_slot: tuple[SignatureInput, ...]
     packed: tuple[SignatureInput, ...]
-
-    def __post_init__(self) -> None:
-        columns = {whole.name: whole.columns for whole in self.packed}
-        refuse_if(
-            not columns or len(columns) < len(self.packed),
-            "signature packed has no input, or one twice",
-            ValueError,
-        )
-        for whole in self.packed:
-            refuse_if(
-                whole.name not in PACKED_INPUTS or (whole.source, whole.at) != (whole.name, 0),
-                f"signature packed has no input {whole.name}",
-                ValueError,
-            )
-            refuse_if(
-                whole.shape != (whole.columns,) or (whole.name == LINEAR and whole.columns != 1),
-                f"input {whole.name} of signature packed has another shape",
-                ValueError,
-            )
-        refuse_if(
-            len({part.name for part in self.by_slot}) < len(self.by_slot),
-            "signature by_slot has an input twice",
-            ValueError,
-        )
-        if self.linears:
-            columns[LINEARS] = sum(part.columns for part in self.linears)
-        ends = dict.fromkeys(columns, 0)
-        for part in sorted(self.by_slot, key=lambda part: part.at):
-            refuse_if(
-                part.end > columns.get(part.source, 0),
-                f"input {part.name} is not inside of {part.source}",
-                ValueError,
-            )
-            refuse_if(
-                part.at < ends[part.source], f"input {part.name} overlaps another input", ValueError
-            )
-            ends[part.source] = part.end
 
     @property
     def linears(self) -> tuple[SignatureInput, ...]:
@@ -130,13 +78,6 @@ class GraphOutput:
     kind: Literal["logits", "predictions", "embedding"]
     head: Name
     shape: Annotated[tuple[Columns, ...], Field(max_length=1)]
-
-    def __post_init__(self) -> None:
-        refuse_if(
-            (self.kind == "embedding") != bool(self.shape),
-            f"output {self.name} has a shape that {self.kind} do not have",
-            ValueError,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,87 +124,8 @@ class GraphManifest(Manifest):
             "heads are not those of the outputs of kind logits",
             ValueError,
         )
-        refuse_if(
-            heads != [output.head for output in self.outputs if output.kind == "predictions"],
-            "outputs of kind predictions are not those of kind logits",
-            ValueError,
-        )
-        refuse_if(
-            len({output.name for output in self.outputs}) < len(self.outputs),
-            "an output is there twice",
-            ValueError,
-        )
-        refuse_if(
-            self.labels.keys() - set(self.heads),
-            "labels are of heads that the graph does not have",
-            ValueError,
-        )
-        refuse_if(
-            (self.recalibration or {}).keys() - set(self.heads),
-            "recalibration is of heads that the graph does not have",
-            ValueError,
-        )
-        if both := self.slots.keys() & self.numeric.keys():
-            raise ValueError(f"{min(both)} is a slot and a numeric input")
-        refuse_if(
-            self.version == self.PLAIN and self.has_times,
-            f"version {self.version} has no times",
-            ValueError,
-        )
-        self._check_inputs()
-        self._check_conf()
         if self.sha256:  # else its files are not written yet
             self._check_files()
-
-    def _check_inputs(self) -> None:
-        """Raise ValueError for an input of by_slot that no slot or numeric input has.
-
-        An input may be absent: a graph of one head need not read all slots. Raises also unless
-        linear.adds has slots with linear weights, each once, and then an input `linear`.
-        """
-        shapes: dict[tuple[str, str], tuple[int, ...]] = {(LINEAR, LINEAR): (1,)}
-        shapes |= {(name, "x"): (number.width,) for name, number in self.numeric.items()}
-        for name, slot in self.slots.items():
-            if slot.pooling != "none" or slot.indicator:
-                shapes[name, "x"] = (slot.columns,)
-            else:
-                shapes[name, "sequences"] = (slot.max_length or 0, slot.columns)
-                shapes |= {(name + LENGTH, "lengths"): ()} if slot.has_rows else {}
-            length = 1 if slot.pooling != "none" else slot.max_length or 0
-            shapes |= {(name + OF_LINEAR, LINEARS): (length,)} if slot.linear else {}
-        for part in self.signatures.by_slot:
-            refuse_if(
-                part.shape != shapes.get((part.name, part.source)),
-                f"input {part.name} of {part.source} with shape {list(part.shape)} is not that of "
-                "a slot or numeric input",
-                ValueError,
-            )
-        # `linear` is the sum of slots that have linear weights.
-        adds = self.linear.adds
-        refuse_if(len(set(adds)) < len(adds), "linear adds a slot twice", ValueError)
-        for name in adds:
-            refuse_if(
-                name not in self.slots or not self.slots[name].linear,
-                f"linear adds {name}, which has no linear weights",
-                ValueError,
-            )
-        refuse_if(
-            adds and all(whole.name != LINEAR for whole in self.signatures.packed),
-            "linear adds slots, and signature packed has no input linear",
-            ValueError,
-        )
-        linears = self.signatures.linears
-        refuse_if(
-            linears
-            and (self.version < 2 or tuple(part.name for part in linears) != of_slots(adds)),
-            "inputs of linears are not those of the slots that linear adds, or of version 1",
-            ValueError,
-        )
-        refuse_if(
-            linears and any(part.name == LINEAR for part in self.signatures.by_slot),
-            "signature by_slot has an input linear, and its parts",
-            ValueError,
-        )
 
     def _check_files(self) -> None:
         """Raise ValueError unless its files are the files of a split graph."""
@@ -273,29 +135,6 @@ class GraphManifest(Manifest):
         # The files of aot/ are named by the key aot.
         possible = {n for n in self.files if GRAPH.is_file(n) and not n.startswith("aot/")}
         check_files(self.files, expected, frozenset(possible))
-
-    def _check_conf(self) -> None:
-        """Raise ValueError unless slots and numeric inputs are such as a conf can have."""
-        try:
-            conf, statistics = conf_of(self)
-            widths = {
-                name: indicator_width(name, conf.slots[name], statistics)
-                for name, slot in self.slots.items()
-                if slot.indicator
-            }
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        for name, width in widths.items():
-            refuse_if(
-                self.slots[name].columns != width,
-                f"slot {name} has {self.slots[name].columns} columns, and {width} ids",
-                ValueError,
-            )
-
-    @property
-    def has_times(self) -> bool:
-        """Whether a slot or numeric input is made of times."""
-        return has_times(self.slots, self.numeric) or self.data.times is not None
 
     @property
     def inputs(self) -> dict[str, SignatureInput]:
@@ -308,11 +147,6 @@ def has_times(slots: Mapping[str, SlotInput], numeric: Mapping[str, NumericInput
     return any(ID_KINDS[slot.ids].of_times for slot in slots.values()) or any(
         number.unit is not None for number in numeric.values()
     )
-
-
-def of_slots(adds: Sequence[str]) -> tuple[str, ...]:
-    """The names of the inputs that take the place of `linear`."""
-    return tuple(name + OF_LINEAR for name in adds)
 
 
 def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:

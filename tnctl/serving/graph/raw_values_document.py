@@ -1,7 +1,6 @@
 """The parts of serving.json that describe how raw values become ids (docs/formats/graph.md)."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -9,7 +8,6 @@ from pydantic_core import PydanticCustomError
 
 from tnctl.documents import Finite, Name, Uint64Text, omitted
 from tnctl.errors import refuse_if
-from tnctl.model.layout import CVM_COLUMNS
 from tnctl.schema import ID_KINDS
 from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling
 
@@ -55,13 +53,6 @@ class RawData:
     check_utf8: bool
     times: dict[Text, TimeColumn] | None = omitted()
 
-    def __post_init__(self) -> None:
-        refuse_if(
-            self.delimiter in '"\r\n',
-            "data.delimiter is a sign that no delimiter can be",
-            ValueError,
-        )
-
 
 def check_id_kind(name: str) -> str:
     """A kind of ids that serving.json has. Raises PydanticCustomError for another text."""
@@ -102,62 +93,8 @@ class SlotInput:
 
     def __post_init__(self) -> None:
         refuse_if(
-            (self.column is None) != (self.cross is not None),
-            "a slot has a column, or is a cross of several",
-            ValueError,
-        )
-        refuse_if(
-            self.has_rows != (self.group is not None),
-            "group is the name of a slot's rows, and null without rows",
-            ValueError,
-        )
-        refuse_if(
-            self.default != (0 if self.has_rows else None),
-            "default is 0 with rows, and null without",
-            ValueError,
-        )
-        # Its input is as wide as its rows.
-        of_rows = self.width + (CVM_COLUMNS if self.cvm else 0)
-        refuse_if(
-            self.indicator and (self.width or self.linear or self.cvm or not self.columns),
-            "indicator is for slots without rows, whose columns count ids",
-            ValueError,
-        )
-        refuse_if(
-            not self.indicator and self.columns != of_rows,
-            f"columns are {self.columns}, and its rows have {of_rows}",
-            ValueError,
-        )
-        refuse_if(
-            self.pooling == "none" and self.max_length is None,
-            "pooling none keeps a sequence, which needs max_length",
-            ValueError,
-        )
-        refuse_if(
             self.pooling == "none" and self.columns * (self.max_length or 0) > MOST_COLUMNS,
             f"a sequence has over {MOST_COLUMNS:,} floats",
-            ValueError,
-        )
-        # Its kind of ids decides which of boundaries and vocabulary it has.
-        served = ID_KINDS[self.ids].served
-        refuse_if(
-            (self.vocabulary is not None) != (served == "vocabulary"),
-            "vocabulary is for ids vocabulary, and for no others",
-            ValueError,
-        )
-        refuse_if(
-            (self.boundaries is not None) != (served == "boundaries"),
-            "boundaries are for ids boundaries and quantiles, and for no others",
-            ValueError,
-        )
-        refuse_if(
-            any(low >= high for low, high in pairwise(self.boundaries or ())),
-            "boundaries do not ascend",
-            ValueError,
-        )
-        refuse_if(
-            (self.missing == "value") != (self.missing_id is not None),
-            "missing_id is for missing value, and for nothing else",
             ValueError,
         )
 
@@ -183,35 +120,3 @@ class NumericInput:
     since: Annotated[str, Field(max_length=64)] | None = omitted()
     since_column: Text | None = omitted()
     unit: Literal["second", "minute", "hour", "day"] | None = omitted()
-
-    def __post_init__(self) -> None:
-        refuse_if(
-            (self.column is None) != (self.columns is not None),
-            "a numeric input has a column, or several columns",
-            ValueError,
-        )
-        refuse_if(
-            (self.unit is not None) != (self.since is not None or self.since_column is not None),
-            "unit is for since or since_column",
-            ValueError,
-        )
-        if self.columns is not None and len(self.columns) != self.width:
-            raise ValueError(f"width is {self.width}, and there are {len(self.columns)} columns")
-        for key, moments in (("mean", self.mean), ("deviation", self.deviation)):
-            refuse_if(
-                (self.transform == "standardize") != (moments is not None),
-                f"{key} is for transform standardize, and for no other",
-                ValueError,
-            )
-            count = len(moments) if isinstance(moments, tuple) else self.width
-            refuse_if(
-                count != self.width,
-                f"{key} has {count} numbers, and width is {self.width}",
-                ValueError,
-            )
-        deviations = self.deviation if isinstance(self.deviation, tuple) else (self.deviation,)
-        refuse_if(
-            any(number is not None and not number > 0 for number in deviations),
-            "deviation is not above 0",
-            ValueError,
-        )

@@ -1,12 +1,13 @@
 """`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl import files, outputs
@@ -17,11 +18,14 @@ from tnctl.model.graph import Input, linear_inputs
 from tnctl.model.layout import LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
-from tnctl.serving.graph import aot, cutting, loaded_graph, warmup_requests
+from tnctl.serving.graph import aot, cutting, loaded_graph
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.verify.golden_checks import check_graph
 from tnctl.serving.verify.golden_file import golden_of_checkpoint
+
+WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
+SIGNATURE = "serving_default"
 
 GOLDEN_ROWS = 200
 WARM_ROWS = 8
@@ -57,7 +61,7 @@ def split(
         try:
             part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
-            warmup_requests.write(local, requests_of(checkpoint, description, golden))
+            write_warmup_requests(local, requests_of(checkpoint, description, golden))
         except loaded_graph.FULL_DISK as error:
             reason = getattr(error, "strerror", None) or "no space is left there"
             raise Failure(
@@ -130,3 +134,46 @@ def requests_of(
             rows[LINEARS] = np.zeros((WARM_ROWS, columns), np.float32)
     inputs = loaded_graph.inputs_of(signatures.by_slot, rows)
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]
+
+
+def write_warmup_requests(folder: str, requests: Iterable[Mapping[str, NDArray[Any]]]) -> None:
+    """Write requests with which TensorFlow Serving runs a graph before it takes traffic.
+
+    Each is the inputs [B, *shape] of a signature by name, float32 or int32.
+    """
+    path = Path(folder, WARMUP_REQUESTS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for inputs in requests:
+            writer.write(prediction_log(inputs))
+
+
+def prediction_log(inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    """The PredictionLog of one request, its inputs [B, *shape] by name.
+
+    The file is a TFRecord of such messages (tensorflow_serving/apis/prediction_log.proto), of which
+    TensorFlow's wheel has no classes; these few fields are written by hand:
+
+        PredictionLog    predict_log 6: PredictLog
+        PredictLog       request 1: PredictRequest
+        PredictRequest   model_spec 1: ModelSpec, inputs 2: map<string, TensorProto>
+        ModelSpec        signature_name 3: string
+
+    The name of the model is left to the server.
+    """
+    request = field(1, field(3, SIGNATURE.encode()))
+    for name, array in inputs.items():
+        tensor = tf.make_tensor_proto(array).SerializeToString()
+        request += field(2, field(1, name.encode()) + field(2, tensor))
+    return field(6, field(1, request))
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A field of wire type 2: its tag, its length and its bytes."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def varint(number: int) -> bytes:
+    """A whole number in groups of 7 bits, the lowest first."""
+    groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])

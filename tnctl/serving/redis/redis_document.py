@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tnctl import limits, manifest
-from tnctl.checkpoint.chain import GOLDEN
 from tnctl.documents import Count, Name
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.serving.artefact_document import check_files
-from tnctl.serving.redis.bucket_commands import fields_per_row
 from tnctl.serving.redis.redis_session import shown
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
 
@@ -35,14 +32,6 @@ class BucketGroup(GroupRows):
         """A group's entry, with where its rows are."""
         return cls(**values_of(entry), buckets=buckets, fields_per_row=fields_per_row)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fields_per_row != fields_per_row(self.shape.stride):
-            raise ValueError(
-                f"fields_per_row of group {self.group} is {self.fields_per_row}, and its rows "
-                f"have {self.shape.stride} bytes"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class RedisManifest(RowsManifest):
@@ -59,13 +48,6 @@ class RedisManifest(RowsManifest):
         """The manifest of a full export or a delta, when its rows are in Redis."""
         common = values_of(content) | {"kind": "full", "encoding": "redis", "groups": tuple(groups)}
         return cls(**common, sequence=sequence)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kind != "full":
-            raise ValueError("kind is delta, and Redis has all rows")
-        if self.sha256:
-            check_files(self.files, {GOLDEN} if self.golden else set())
 
 
 @dataclass(frozen=True, kw_only=True)

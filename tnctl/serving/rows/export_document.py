@@ -9,18 +9,16 @@ from pydantic_core import PydanticCustomError
 
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
-from tnctl.documents import Count, Finite, Hash, Name, Sha256, Uint64Text, omitted, shown
+from tnctl.documents import Count, Finite, Hash, Name, Sha256, Uint64Text, omitted
 from tnctl.errors import quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
 from tnctl.serving.artefact_document import CheckpointReference, Folder, RowsGolden, check_files
 from tnctl.serving.rows.export_formats import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, RowShape
-from tnctl.tables.columns import group_salt
 
 MOST_WIDTH = 65_536  # floats of an embedding
 MOST_DELTAS = 8  # on top of a full export
-MOST_PARTS = 64  # of a group, one of each worker
 
 Pooling = Literal["sum", "mean", "sqrtn", "none"]
 NotNegative = Annotated[Finite, Field(ge=0)]
@@ -71,9 +69,6 @@ class Threshold:
     show: Finite
     hash: Uint64Text  # JSON readers that count in doubles would round a number
 
-    def __post_init__(self) -> None:
-        check_uint64("hash", self.hash)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionError:
@@ -103,17 +98,6 @@ class GroupRows:
     threshold: Threshold | None = None
     error: PrecisionError | None = None
 
-    def __post_init__(self) -> None:
-        if self.salt != str(group_salt(self.group)):
-            raise ValueError(
-                f"salt of group {self.group} is {self.salt}, and its name gives "
-                f"{group_salt(self.group)}"
-            )
-        if self.shape.columns == 0:
-            raise ValueError(f"rows of group {self.group} have no floats")
-        if self.error is not None and (self.precision == "float32" or not self.width):
-            raise ValueError(f"rows of group {self.group} are exact, and have an error")
-
     @property
     def shape(self) -> RowShape:
         """What its rows are."""
@@ -141,27 +125,6 @@ class FileGroup(GroupRows):
     removed_file: str | None
     index: str | None = omitted()  # of a dictionary
     parts: tuple[FilePart, ...] | None = omitted()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.parts is None) == (self.file is None):
-            raise ValueError(f"group {self.group} should have either a file or parts")
-        if self.parts is not None:
-            self._check_parts(self.parts)
-
-    def _check_parts(self, parts: tuple[FilePart, ...]) -> None:
-        """Raise ValueError unless the parts are the whole group."""
-        following = 0
-        for part in parts:
-            first, last = int(part.first, 16), int(part.last, 16)
-            if first != following or last < first:
-                raise ValueError(f"parts of group {self.group} are not ranges that join")
-            following = last + 1
-        if following != 2**64 or len(parts) > MOST_PARTS:
-            raise ValueError(f"parts of group {self.group} are not all hashes, in {MOST_PARTS}")
-        counts = sum(part.rows for part in parts), sum(part.removed for part in parts)
-        if counts != (self.rows, self.removed) or self.removed_file or self.index:
-            raise ValueError(f"parts of group {self.group} have other rows, or it has files too")
 
     @property
     def rows_file(self) -> str:
@@ -227,12 +190,6 @@ class ValuesEntry:
     values: Count
     ids: Count
 
-    def __post_init__(self) -> None:
-        if self.file != f"{self.slot}.values.parquet":
-            raise ValueError(f"file of the values of slot {self.slot} is {shown(self.file)}")
-        if self.ids > self.values:
-            raise ValueError(f"slot {self.slot} has fewer values than ids that they name")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowsManifest(Manifest):
@@ -252,28 +209,6 @@ class RowsManifest(Manifest):
     groups: tuple[GroupRows, ...]
     slots: tuple[SlotEntry, ...]
     golden: RowsGolden | None
-
-    def __post_init__(self) -> None:
-        delta = self.kind == "delta"
-        if delta != (self.base is not None) or delta != (self.number > 0):
-            raise ValueError("a delta has a base and a number, and a full export has neither")
-        self._check_groups()
-
-    def _check_groups(self) -> None:
-        """Raise ValueError unless groups and slots fit together."""
-        names = [entry.group for entry in self.groups]
-        if len(set(names)) < len(names):
-            raise ValueError("a group is there twice")
-        if len({entry.slot for entry in self.slots}) < len(self.slots):
-            raise ValueError("a slot is there twice")
-        for slot in self.slots:
-            if slot.group not in names:
-                raise ValueError(f"slot {slot.slot} reads from a group that is not there")
-        for entry in self.groups:
-            if entry.precision != self.precision:
-                raise ValueError(f"group {entry.group} has another precision than the manifest")
-            if entry.removed and self.kind == "full":
-                raise ValueError(f"group {entry.group} of a full export has removed keys")
 
     @property
     def exact(self) -> bool:
@@ -321,27 +256,8 @@ class ExportManifest(RowsManifest):
         return format_of(self.encoding)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for group in self.groups:
-            for number, entry in enumerate(group.stored):
-                stem = stem_of(group.group, None if group.parts is None else number)
-                for key, name in self.file_format.names(stem, entry.removed).items():
-                    if getattr(entry, key) != name:
-                        raise ValueError(
-                            f"{key} of group {entry.group} is {shown(getattr(entry, key))}, and "
-                            f"should be {shown(name)}"
-                        )
-        if self.version < (3 if self.values is not None else self.version_of(self.groups)):
-            raise ValueError(f"version {self.version} has no parts of groups, or no values")
-        self._check_values(self.values or ())
         if self.sha256:  # else its files are still being written
             self._check_files()
-
-    def _check_values(self, values: "tuple[ValuesEntry, ...]") -> None:
-        """Raise ValueError for values of a slot that is not there, or is there twice."""
-        names = [entry.slot for entry in values]
-        if len(set(names)) < len(names) or set(names) - {entry.slot for entry in self.slots}:
-            raise ValueError("values are of slots that are there twice, or of others")
 
     def _check_files(self) -> None:
         """Raise ValueError for other files, or a file that cannot have so many rows."""
@@ -356,9 +272,3 @@ class ExportManifest(RowsManifest):
                         f"{name} has {size:,} bytes, which {entry.rows:,} rows and "
                         f"{entry.removed:,} removed keys cannot have"
                     )
-
-
-def check_uint64(key: str, text: str) -> None:
-    """Raise ValueError for a decimal text of more than 64 bits."""
-    if int(text) >= 2**64:
-        raise ValueError(f"{key} is {text}, which has more than 64 bits")
