@@ -423,7 +423,7 @@ def test_diff_of_other_tables_and_variables(cli, saved, home, monkeypatch):
 
 def test_blocks_of_any_size_match(saved):
     """However the rows come, the same pairs are found."""
-    from tnctl.checkpoint.matching import matched
+    from tnctl.checkpoint.difference import matched
 
     checkpoints = [open_checkpoint(saved[n].folder) for n in (0, 3)]
     parts = [checkpoint.manifest.tables[0] for checkpoint in checkpoints]
