@@ -21,8 +21,9 @@ from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.observers import Stopwatch, show_metrics
-from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
+from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
+from tnctl.training.report.report_document import Best, LogLine, Report, TableSize, Timing
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState

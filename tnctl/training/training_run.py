@@ -35,7 +35,7 @@ from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
-from tnctl.training.report import Report, Timing
+from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints

@@ -24,7 +24,7 @@ from tnctl.schema import Conf
 from tnctl.training.baseline.boosted_trees import BoostedTrees, Examples, library, version
 from tnctl.training.baseline.row_sample import RowSample
 from tnctl.training.baseline.tree_columns import TreeColumns, cost
-from tnctl.training.report import Baseline
+from tnctl.training.report.report_document import Baseline
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.model.building import Model

@@ -11,8 +11,6 @@ from tnctl.training.run_folder import FOLDERS, LOG, MADE_FROM_A_RUN, REPORT
 
 # Folders of a run in which no other run is.
 INNER = {*FOLDERS, *MADE_FROM_A_RUN}
-DEEPEST = 16  # folders below the one that is searched
-MOST_FOLDERS = 20_000
 
 
 @dataclass
@@ -35,15 +33,10 @@ def search(folder: str) -> Search:
     """All runs under a folder; one that is a run itself has the name `.`.
 
     Symbolic links and hidden folders are not followed. Raises Failure when the folder cannot be
-    listed, and when it has too many others.
+    listed.
     """
     result = Search(folder.rstrip("/") or "/")
-    for number, (name, entries) in enumerate(_folders(result)):
-        if number > MOST_FOLDERS:
-            raise Failure(
-                f"{folder} has over {MOST_FOLDERS:,} folders. Name a folder in it, the one with "
-                "the runs"
-            )
+    for name, entries in _folders(result):
         if is_run(result.url(name), entries):
             result.runs[name] = {entry.name for entry in entries}
     result.runs = dict(sorted(result.runs.items()))
@@ -73,12 +66,8 @@ def _folders(result: Search) -> Iterator[tuple[str, list[files.Listed]]]:
             result.skipped.append(f"skipped {name}: {error}")
             continue
         yield name, entries
-        below = [
+        remaining += [
             entry.name if name == "." else f"{name}/{entry.name}"
             for entry in entries
             if entry.kind == "folder" and entry.name not in INNER and entry.name[0] != "."
         ]
-        if below and name.count("/") + 1 >= DEEPEST:
-            result.skipped.append(f"skipped the folders in {name}: they are nested too deep")
-        else:
-            remaining += below

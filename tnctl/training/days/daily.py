@@ -34,7 +34,7 @@ from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
-from tnctl.training.report import Report, number_of
+from tnctl.training.report.report_document import Report, number_of
 from tnctl.training.workers import Workers
 
 

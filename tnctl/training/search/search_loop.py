@@ -20,7 +20,7 @@ from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import run_folder
-from tnctl.training.report import Report, number_of
+from tnctl.training.report.report_document import Report, number_of
 from tnctl.training.search import results, study
 from tnctl.training.search.search_parameters import Parameter, Value, words
 from tnctl.training.search.trial_run import run_trial

@@ -5,7 +5,7 @@ from functools import partial
 
 from tnctl.schema import Conf
 from tnctl.training import events
-from tnctl.training.report import Report
+from tnctl.training.report.report_document import Report
 from tnctl.training.state import RunState
 from tnctl.training.training_run import train
 
