@@ -103,11 +103,6 @@ class UnitsRecord:
             if place >= 0 and unit <= self.done[place][1]:
                 raise ValueError(f"open: unit {unit} is done")
 
-    @property
-    def units_done(self) -> int:
-        """The number of units that are done."""
-        return sum(last - first + 1 for first, last in self.done)
-
 
 class UnitsProgress:
     """The record of a pass under way, kept up to date with the progress of its workers.
