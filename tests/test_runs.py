@@ -274,7 +274,7 @@ def test_names_and_values_are_only_text(tmp_path, cli):
 def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
     pytest.importorskip("optuna")
     from tnctl.cli.compose import compose
-    from tnctl.training.search.trial_run import run_trial
+    from tnctl.training.search.search_loop import run_trial
 
     monkeypatch.chdir(workspace)
     keys = ["recipe=lr", "train.epochs=2", "train.batch_size=512", "output=runs/trial-0000"]

@@ -29,8 +29,7 @@ from tnctl.training import (
     run_folder,
     warm,
 )
-from tnctl.training.days.daily import Daily
-from tnctl.training.days.day_loop import train_days
+from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
