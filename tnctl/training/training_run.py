@@ -42,7 +42,7 @@ from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
 from tnctl.training.worker_watch import WorkerWatch
-from tnctl.training.workers import OneProcess, Processes, Workers
+from tnctl.training.workers import OneProcess, Workers
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     overwrite: bool = False,
     golden: int = 200,
     accept: bool = False,
-    processes: Processes | None = None,
+    processes: OneProcess | None = None,
     observer: Callable[[RunState], Observer] | None = None,
 ) -> Report:
     """Train a conf to its end and return the report. A finished run is not changed.
@@ -116,7 +116,7 @@ class Run:
     """
 
     conf: Conf
-    processes: Processes
+    processes: OneProcess
     model: Model
     state: RunState
     daily: Daily | None
@@ -189,7 +189,7 @@ class Run:
 
 
 def begin_run(
-    conf: Conf, processes: Processes, overwrite: bool, accept: bool, stopwatch: Stopwatch
+    conf: Conf, processes: OneProcess, overwrite: bool, accept: bool, stopwatch: Stopwatch
 ) -> Run:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
@@ -218,13 +218,14 @@ def begin_run(
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
-        state.steps, state.warm, state.clock_days = start.step, start.report, start.days
+        state.steps, state.warm = start.checkpoint.step, start.report
+        state.clock_days = list(start.checkpoint.clock.days)
     return Run(conf, processes, model, state, days, claims, log, stopwatch)
 
 
 def resume_run(
     conf: Conf,
-    processes: Processes,
+    processes: OneProcess,
     newest: Checkpoint,
     days: Daily | None,
     accept: bool,
@@ -278,7 +279,7 @@ def record_workers(log: Log, cluster: Cluster, step: int) -> None:
 
 
 def new_model(
-    conf: Conf, processes: Processes, start: warm.WarmStart | None, of_first_day: Conf
+    conf: Conf, processes: OneProcess, start: warm.WarmStart | None, of_first_day: Conf
 ) -> Model:
     """The model that a new run begins with; inputs are measured on data.train of `of_first_day`."""
     measure = partial(statistics.measure, of_first_day)

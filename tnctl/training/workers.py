@@ -166,25 +166,6 @@ class Workers(Protocol):
         """
 
 
-class Processes(Protocol):
-    """The processes that will train a run, while its model is made."""
-
-    def build(self, conf: Conf, statistics: Statistics) -> Model:
-        """A model with initial weights and empty tables."""
-
-    def fill(self, start: WarmStart, model: Model) -> None:
-        """Give the model that was built what a warm start begins with, and report it.
-
-        Raises UserError where it cannot take that, Failure for a damaged checkpoint.
-        """
-
-    def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
-        """The model of a checkpoint. Raises DamagedError."""
-
-    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> Workers:
-        """The processes with the model that was built or loaded; `steps` were trained before."""
-
-
 def look_at_training_data(
     conf: Conf,
     inference: Inference,
@@ -356,16 +337,26 @@ class LocalWorkers:
 
 
 class OneProcess:
-    """Training in one process: this one."""
+    """The process that will train a run, this one, while its model is made.
+
+    A subclass is several processes.
+    """
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
+        """A model with initial weights and empty tables."""
         return build(conf, statistics)
 
     def fill(self, start: WarmStart, model: Model) -> None:
+        """Give the model that was built what a warm start begins with, and report it.
+
+        Raises UserError where it cannot take that, Failure for a damaged checkpoint.
+        """
         start.fill(model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
+        """The model of a checkpoint. Raises DamagedError."""
         return load(checkpoint, conf)
 
-    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> LocalWorkers:
+    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> Workers:
+        """The processes with the model that was built or loaded; `steps` were trained before."""
         return LocalWorkers(conf, model, steps, signals)
