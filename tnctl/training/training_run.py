@@ -27,7 +27,6 @@ from tnctl.training import (
     preconditions,
     resuming,
     run_folder,
-    warm,
 )
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
@@ -41,6 +40,8 @@ from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
+from tnctl.training.warm import warm_start
+from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.worker_watch import WorkerWatch
 from tnctl.training.workers import OneProcess, Workers
 
@@ -193,7 +194,7 @@ def begin_run(
 ) -> Run:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
-    start = warm.begin(conf)
+    start = warm_start.begin(conf)
     if overwrite:
         run_folder.refuse_foreign(conf.output)
     else:  # before the data is measured: that may take long, and the output be read-only
@@ -279,7 +280,7 @@ def record_workers(log: Log, cluster: Cluster, step: int) -> None:
 
 
 def new_model(
-    conf: Conf, processes: OneProcess, start: warm.WarmStart | None, of_first_day: Conf
+    conf: Conf, processes: OneProcess, start: WarmStart | None, of_first_day: Conf
 ) -> Model:
     """The model that a new run begins with; inputs are measured on data.train of `of_first_day`."""
     measure = partial(statistics.measure, of_first_day)

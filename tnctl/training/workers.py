@@ -42,7 +42,7 @@ from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import SeenLabels, TrainingStep
-from tnctl.training.warm import WarmStart
+from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.worker_figures import WorkerFigures
 
 BATCHES_AHEAD = 4

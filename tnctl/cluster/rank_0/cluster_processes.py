@@ -13,7 +13,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.training.signals import Signals
-from tnctl.training.warm import WarmStart
+from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.workers import OneProcess
 
 if TYPE_CHECKING:

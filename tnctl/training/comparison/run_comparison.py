@@ -290,10 +290,9 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "metric": comparison.metric,
         "runs": [
             {
-                "name": run.name, "output": run.output, "state": run.state, "problem": run.problem,
-                "seed": run.seed, "differences": differences(run.name), "step": run.step,
-                "validation": run.validation, "test": run.test, "seconds": run.seconds,
-                "rows": run.rows, "bytes": run.bytes,
+                **{key: value for key, value in plain(run).items() if key != "conf"},
+                "seed": run.seed,
+                "differences": differences(run.name),
             }
             for run in comparison.runs
         ],
