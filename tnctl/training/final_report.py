@@ -19,7 +19,6 @@ from tnctl.schema import Conf
 from tnctl.training import eviction, recalibrating, run_folder
 from tnctl.training.baseline.baseline_run import baseline_of
 from tnctl.training.days.daily import Daily
-from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
@@ -27,7 +26,7 @@ from tnctl.training.report.report_document import Best, LogLine, Report, TableSi
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 from tnctl.training.workers import Workers
 
 IMPORTANCE_ROWS = 50_000  # for the report; `tnctl ablate` takes all

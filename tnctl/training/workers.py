@@ -35,7 +35,6 @@ from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
-from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
@@ -43,7 +42,7 @@ from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 
 BATCHES_AHEAD = 4
 

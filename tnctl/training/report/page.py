@@ -8,7 +8,6 @@ from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics, shown
 from tnctl.progress import clock, size
-from tnctl.training.exchange_figures import ExchangeReport
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
 from tnctl.training.report.report_document import (
@@ -18,7 +17,7 @@ from tnctl.training.report.report_document import (
     Report,
     number_of,
 )
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
 DAYS_SHOWN = 400
 # Of recalibration: ctr does not change, and pctr comes near to it.
