@@ -160,7 +160,7 @@ class Process:
                 self.send(peer, answer)
         elif frame.kind in REQUESTS:
             todo = server.receive(frame)
-            assert server.replies_kept <= MOST_OPEN + 2
+            assert len(server._replies) <= MOST_OPEN + 2
             if isinstance(todo, Request):
                 self.run(peer, todo)
             elif todo is not None:

@@ -10,7 +10,7 @@ import pytest
 from tnctl import schema
 from tnctl.data.batches import Batch
 from tnctl.evaluation import importance
-from tnctl.evaluation.input_sources import shuffled_together
+from tnctl.evaluation.importance import shuffled_together
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.layout import Layout, RowKind, Sequence, TableLayout
 from tnctl.schema import Optimizer

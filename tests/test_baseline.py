@@ -19,8 +19,8 @@ from tnctl.memory_limits import Limit
 from tnctl.model import building
 from tnctl.schema import Slot
 from tnctl.tables.columns import mix64
-from tnctl.training.baseline import baseline_of, baseline_run, boosted_trees
-from tnctl.training.baseline.row_sample import SALT, RowSample
+from tnctl.training.baseline import baseline_run, boosted_trees
+from tnctl.training.baseline.baseline_run import SALT, RowSample, baseline_of
 from tnctl.training.baseline.tree_columns import CATEGORIES, VALUES, TreeColumns
 
 pytest.importorskip("lightgbm")

@@ -22,7 +22,7 @@ from tnctl.data.formats.prepared_document import PreparedManifest
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
 from tnctl.training.pass_sums import PassSums
-from tnctl.training.report import LogLine, Report
+from tnctl.training.report.report_document import LogLine, Report
 
 GOLDEN = Path(__file__).parent / "golden"
 LONGEST_LINE = 600

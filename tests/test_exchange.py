@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tnctl.optimizer_table import KINDS
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -25,7 +26,7 @@ from tnctl.tables import (
     key_hashes,
     weighted_sum,
 )
-from tnctl.tables.optimizer_kinds import NAMES, for_dense_weights
+from tnctl.tables.optimizer_kinds import NAMES
 
 GROUPS = {0: "user", 5: "item"}
 SLOTS = [SlotPlan(0, "sum", 0), SlotPlan(5, "mean", 3), SlotPlan(5, "sqrtn", 6, apart=True)]
@@ -358,7 +359,7 @@ def test_mutated_keys_are_refused_or_found() -> None:
 
 
 @pytest.mark.parametrize("slices", [1, 2, 3, 7])
-@pytest.mark.parametrize("kind", [kind for kind in NAMES if for_dense_weights(kind)])
+@pytest.mark.parametrize("kind", [kind for kind in NAMES if not KINDS[kind].rows_only])
 def test_dense_slices_are_the_whole(kind: str, slices: int) -> None:
     rng = np.random.default_rng(4)
     sizes = [5, 3000, 16, 0, 1, 47]

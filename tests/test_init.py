@@ -63,10 +63,10 @@ def test_criteo_lines(tmp_path):
     result, conf, kinds = recognised(planted_tables.criteo_lines(tmp_path / "train.txt"))
     assert conf["data"]["delimiter"] == "\t"
     assert conf["data"]["header"] is False
-    assert conf["data"]["label"] == {"column": "label"}
-    assert {kinds[f"C{k}"] for k in range(1, 27)} == {"id"}
-    assert sum("number" in kinds[f"I{k}"] for k in range(1, 14)) >= 11
-    assert conf["slots"]["C5"] == {"missing": "value"}
+    assert conf["data"]["label"] == {"column": "c1"}
+    assert {kinds[f"c{k}"] for k in range(15, 41)} == {"id"}
+    assert sum("number" in kinds[f"c{k}"] for k in range(2, 15)) >= 11
+    assert conf["slots"]["c19"] == {"missing": "value"}
     conf_of(result.text)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tnctl import schema
+from tnctl.optimizer_table import KINDS
 from tnctl.tables import (
     DenseTable,
     Initial,
@@ -610,6 +611,5 @@ def test_defaults_come_from_the_table_in_c() -> None:
     assert Optimizer("adagrad", 0.1).beta == 0.0  # it has none
     with pytest.raises(TypeError, match="no setting momentun"):
         Optimizer("sgd", 0.1, momentun=0.9)
-    assert [
-        name for name in optimizer_kinds.NAMES if not optimizer_kinds.for_dense_weights(name)
-    ] == ["tensornet_ftrl"]
+    rows_only = [name for name in optimizer_kinds.NAMES if KINDS[name].rows_only]
+    assert rows_only == ["tensornet_ftrl"]

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tnctl.training.report import LogLine, Report
 from tnctl.training.report.fragments import Markup, fill, fragments
 from tnctl.training.report.page import InputRow, render
+from tnctl.training.report.report_document import LogLine, Report
 
 EVIL = "<script>alert('x')</script>&\"'"
 

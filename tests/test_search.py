@@ -15,8 +15,7 @@ import optuna
 
 from tnctl.checkpoint.document import Evaluation
 from tnctl.errors import Failure, UserError
-from tnctl.training.report import Report
-from tnctl.training.report.report_document import Timing
+from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.search import search_loop
 from tnctl.training.search.search_loop import Settings, Space, Trials, search
 from tnctl.training.search.search_parameters import Parameter

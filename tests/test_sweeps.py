@@ -7,8 +7,7 @@ import re
 import pytest
 
 from tnctl.cli.sweep import LONGEST_NAME, folders
-from tnctl.training.report import Report
-from tnctl.training.report.report_document import Timing
+from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.sweeping import show
 
 

@@ -24,8 +24,8 @@ from tnctl.schema import Conf, Data, Slot, Warm
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.tables.records import decay_factors
-from tnctl.training import warm
 from tnctl.training.warm import row_transfer
+from tnctl.training.warm import warm_start as warm
 from tnctl.training.warm.pairing import check_inputs, pair
 
 STEP = 12  # of the checkpoint of `trained`

@@ -21,8 +21,7 @@ from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.documents import parse
 from tnctl.training import worker_watch
-from tnctl.training.exchange_figures import ExchangeFigures, ExchangeReport
-from tnctl.training.worker_figures import WorkerFigures, since
+from tnctl.training.worker_figures import ExchangeFigures, ExchangeReport, WorkerFigures, since
 from tnctl.training.worker_watch import Sums, WorkerWatch, line_of, scalars_of
 
 # ---- What workers report ---------------------------------------------------------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tnctl.checkpoint.chain import Checkpoint
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
-    from tnctl.training.report import Report
+    from tnctl.training.report.report_document import Report
 
 
 def open(
@@ -126,7 +126,7 @@ class Run:
         """
         from tnctl import limits
         from tnctl.documents import DocumentError
-        from tnctl.training.report import Report
+        from tnctl.training.report.report_document import Report
         from tnctl.training.run_folder import REPORT
 
         if self._output is None:

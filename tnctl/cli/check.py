@@ -12,8 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.forecast import Forecast
-    from tnctl.training.worker_memory import WorkerMemory
+    from tnctl.training.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"

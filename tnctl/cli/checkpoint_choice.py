@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tnctl.checkpoint.load import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.inference import Inference
-    from tnctl.evaluation.model_readers import ModelReaders
+    from tnctl.evaluation.model_readers import LocalReader
 
 # What the rows of a model mean: overrides of a checkpoint's own conf cannot change it. An override
 # of recipe is allowed: recipe.name=FILE.py is how a user permits to run the code of a recipe.
@@ -192,7 +192,7 @@ def loaded(checkpoint: "Checkpoint", conf: Conf) -> "Inference":
         return Inference(load(checkpoint, conf), conf.train.batch_rows)
 
 
-def local_reader(checkpoint: "Checkpoint", conf: Conf) -> "ModelReaders":
+def local_reader(checkpoint: "Checkpoint", conf: Conf) -> "LocalReader":
     """The model of a checkpoint, in this process."""
     from tnctl.evaluation.model_readers import LocalReader
 

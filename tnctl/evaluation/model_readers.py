@@ -1,7 +1,7 @@
 """The processes that score by the model of a checkpoint, which they only read."""
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,45 +11,17 @@ from tnctl.checkpoint.load import Checkpoint, load
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import predicted_windows
 from tnctl.evaluation.split_scoring import score
-from tnctl.model.building import Model
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 
 
-class ModelReaders(Protocol):
-    """All that commands use of them. Every method raises Failure when the data cannot be read.
-
-    `LocalReader` is this process alone; several each have a part of the rows.
-    """
-
-    @property
-    def model(self) -> Model:
-        """The model: its network, the layout of its rows, and the tables of this process."""
-
-    def metrics(self, split: str) -> dict[str, Any]:
-        """Exact metrics of a split."""
-
-    def predictions(self, split: str) -> Generator[pa.Table]:
-        """The windows of a split in the order of the data, as `predictions.scored` makes them."""
-
-    def inference(self, batch_size: int) -> Inference:
-        """Logits of batches of at most so many examples."""
-
-    def rows(
-        self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """What is read of n keys of a table, by its number, and which of them have a row.
-
-        float32 [n, floats read], zeros where there is none, and bool [n].
-        """
-
-
-# Loads the model of a checkpoint.
-Readers = Callable[[Checkpoint, Conf], ModelReaders]
-
-
 class LocalReader:
-    """One process, which has the whole model in memory."""
+    """One process, which has the whole model in memory, and all that commands use of it.
+
+    Every method raises Failure when the data cannot be read. `model` is the network, the layout of
+    its rows, and the tables of this process. A subclass is several, of which each has a part of the
+    rows.
+    """
 
     def __init__(self, checkpoint: Checkpoint, conf: Conf) -> None:
         """Load the model of a checkpoint. Raises DamagedError."""
@@ -58,21 +30,32 @@ class LocalReader:
             self.model = load(checkpoint, conf)
 
     def metrics(self, split: str) -> dict[str, Any]:
+        """Exact metrics of a split."""
         return score(self.inference(self._conf.train.batch_rows), self._conf, split).metrics()
 
     def predictions(self, split: str) -> Generator[pa.Table]:
+        """The windows of a split in the order of the data, as `predictions.scored` makes them."""
         inference = self.inference(self._conf.train.batch_rows)
         return predicted_windows(inference, self._conf, split)
 
     def inference(self, batch_size: int) -> Inference:
+        """Logits of batches of at most so many examples."""
         return Inference(self.model, batch_size)
 
     def rows(
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """What is read of n keys of a table, by its number, and which of them have a row.
+
+        float32 [n, floats read], zeros where there is none, and bool [n].
+        """
         stored = self.model.tables[table]
         rows = np.zeros((len(ids), stored.read_floats), np.float32)
         known = stored.contains(groups, ids)
         for place in np.flatnonzero(known).tolist():
             rows[place] = stored.lookup(int(groups[place]), int(ids[place]))
         return rows, known
+
+
+# Loads the model of a checkpoint.
+Readers = Callable[[Checkpoint, Conf], LocalReader]

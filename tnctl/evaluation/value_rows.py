@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from tnctl.data.value_ids import ValueIds, ids_of_values
 from tnctl.errors import UserError, did_you_mean, quoted
-from tnctl.evaluation.model_readers import ModelReaders
+from tnctl.evaluation.model_readers import LocalReader
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout
 
 
-def value_rows(reader: ModelReaders, slot: str, values: Any) -> pa.Table:
+def value_rows(reader: LocalReader, slot: str, values: Any) -> pa.Table:
     """What the model has of values [n] of a slot; docs/python.md has the columns.
 
     Each value is one of the data's, after a separator has split them. Raises UserError for a slot
@@ -30,7 +30,7 @@ def value_rows(reader: ModelReaders, slot: str, values: Any) -> pa.Table:
 
 
 def _rows(
-    reader: ModelReaders, layout: Layout, slot: str, ids: NDArray[np.uint64]
+    reader: LocalReader, layout: Layout, slot: str, ids: NDArray[np.uint64]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The rows of ids [n] of a slot, float32 [n, columns], and which have one, bool [n]."""
     distinct, places = np.unique(ids, return_inverse=True)

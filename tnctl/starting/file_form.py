@@ -25,8 +25,6 @@ REMARKS = 5  # the most lines before the rows
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}  # by the first bytes
 DELIMITERS = ("\t", ",", ";", "|", "\x01", "~")
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
-HEXADECIMAL = re.compile(r"[0-9a-f]{8}")
-CRITEO = ["label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
 LABEL_AND_PAIRS = re.compile(r"[+-]?\d+(\.\d+)?([ \t]+[^\s:]+:[^\s:]+(:[^\s:]+)?)+[ \t]*")
 PAIRS = re.compile(r"[^\s:]+:\S*[^\s:](\s+[^\s:]+:\S*[^\s:])*\s*")
 
@@ -266,9 +264,6 @@ def _name_columns(form: FileForm, table: list[list[str]]) -> None:
         form.evidence["header"] = f"the first line is a row: {quoted(','.join(first))}"
         form.columns = [f"c{number}" for number in range(1, len(first) + 1)]
         form.evidence["columns"] = "names of tnctl's making: write your own"
-        if _is_criteo(table):
-            form.columns = list(CRITEO)
-            form.evidence["columns"] = "the layout of Criteo's logs"
         form.keys["columns"] = form.columns
         return
     form.columns = first
@@ -292,16 +287,6 @@ def _is_header(first: list[str], rest: list[list[str]]) -> bool:
         return False
     columns = zip(first, zip(*rest, strict=True), strict=False)
     return 4 * sum(name in column for name, column in columns) < len(first)
-
-
-def _is_criteo(table: list[list[str]]) -> bool:
-    """Whether rows look like those of Criteo's logs: a label, 13 counts, 26 hashes."""
-    hashes = [value for row in table[:100] for value in row[14:] if value]
-    return (
-        len(table[0]) == len(CRITEO)
-        and all(HEXADECIMAL.fullmatch(value) for value in hashes)
-        and all(row[0] in ("0", "1") for row in table)
-    )
 
 
 def _is_nameable(column: str) -> bool:

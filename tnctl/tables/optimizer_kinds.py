@@ -22,11 +22,6 @@ def settings(name: str) -> Mapping[str, float | bool]:
     return KINDS[name].settings
 
 
-def for_dense_weights(name: str) -> bool:
-    """Whether dense weights can have an optimizer; rows can have every one."""
-    return not KINDS[name].rows_only
-
-
 _Settings: Any = make_dataclass(
     "_Settings", [("name", str), ("learning_rate", float), *TYPES.items()], init=False, frozen=True
 )

@@ -12,7 +12,7 @@ from tnctl.model.parameter_tables import ParameterTables
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say
 from tnctl.schema import Conf, RowLife
-from tnctl.training.report import GroupLife
+from tnctl.training.report.report_document import GroupLife
 
 # A sketch divides its counters evenly among the shards, and a shard's into lines; an id
 # counts in one counter of each line of its shard.

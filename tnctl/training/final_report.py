@@ -17,16 +17,16 @@ from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training import eviction, recalibrating, run_folder
-from tnctl.training.baseline import baseline_of
+from tnctl.training.baseline.baseline_run import baseline_of
 from tnctl.training.days.daily import Daily
-from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.observers import Stopwatch, show_metrics
-from tnctl.training.report import Best, LogLine, Report, TableSize, Timing, page
+from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
+from tnctl.training.report.report_document import Best, LogLine, Report, TableSize, Timing
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 from tnctl.training.workers import Workers
 
 IMPORTANCE_ROWS = 50_000  # for the report; `tnctl ablate` takes all

@@ -2,7 +2,7 @@
 
 `train_passes` yields what happens and knows no display, log, checkpoint or day: whoever iterates
 over it reacts to each event before the loop continues (tnctl/training/training_run.py). Days are
-trained one after the other by tnctl/training/days/day_loop.py.
+trained one after the other by tnctl/training/days/daily.py.
 """
 
 import time

@@ -9,7 +9,9 @@ from tnctl.data.days import daily
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.errors import UserError
 from tnctl.schema import Conf
-from tnctl.training import baseline, early_stopping, eviction, recalibrating, run_folder, warm
+from tnctl.training import early_stopping, eviction, recalibrating, run_folder
+from tnctl.training.baseline import baseline_run
+from tnctl.training.warm import warm_start
 
 
 def check(conf: Conf, overwrite: bool, accept: bool) -> None:
@@ -18,8 +20,8 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     early_stopping.check(conf)
     recalibrating.check(conf)
     eviction.check(conf)
-    warm.check(conf, overwrite)
-    baseline.check(conf)
+    warm_start.check(conf, overwrite)
+    baseline_run.check(conf)
     if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
 

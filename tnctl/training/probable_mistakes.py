@@ -23,8 +23,7 @@ from tnctl.starting.column_value import (
     rows_of_one_label,
 )
 from tnctl.starting.multiple_values import separator_of
-from tnctl.training.sample_figures import LEAST_VALUES, NumberFigures
-from tnctl.training.sample_ids import occurrences, spread
+from tnctl.training.sample_ids import LEAST_VALUES, NumberFigures, occurrences, spread
 
 FEWEST_STEPS = 100
 STEPS = 400  # that an advised batch size gives at least

@@ -11,8 +11,8 @@ from tnctl.evaluation.metrics import scalars
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.training.report import RecalibratedHead
-from tnctl.training.report.recalibration_table import FIGURES, in_words
+from tnctl.training.report.page import FIGURES, in_words
+from tnctl.training.report.report_document import RecalibratedHead
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 

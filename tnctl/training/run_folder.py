@@ -20,7 +20,7 @@ from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LO
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
-from tnctl.training.report import Report
+from tnctl.training.report.report_document import Report
 
 REPORT = "report.json"
 LOG = "log.jsonl"

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from tnctl import documents, files
 from tnctl.documents import DocumentError
 from tnctl.masking import masked
-from tnctl.training.report import LogLine
+from tnctl.training.report.report_document import LogLine
 from tnctl.training.run_folder import LOG
 
 # A line of log.jsonl: which fields it has beside `event` and `step` depends on `event`.

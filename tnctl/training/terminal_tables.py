@@ -8,9 +8,9 @@ from tnctl import files, progress
 from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
-from tnctl.training.report import Baseline, Report, number_of
-from tnctl.training.report.baseline_table import side_by_side
-from tnctl.training.report.recalibration_table import in_words as recalibration_in_words
+from tnctl.training.report.page import in_words as recalibration_in_words
+from tnctl.training.report.page import side_by_side
+from tnctl.training.report.report_document import Baseline, Report, number_of
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"

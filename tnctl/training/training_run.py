@@ -27,23 +27,23 @@ from tnctl.training import (
     preconditions,
     resuming,
     run_folder,
-    warm,
 )
-from tnctl.training.days.daily import Daily
-from tnctl.training.days.day_loop import train_days
+from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.memory_watch import table_words
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
-from tnctl.training.report import Report, Timing
+from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.row_insertion import insert_all_rows
 from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
+from tnctl.training.warm import warm_start
+from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.worker_watch import WorkerWatch
-from tnctl.training.workers import OneProcess, Processes, Workers
+from tnctl.training.workers import OneProcess, Workers
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
     overwrite: bool = False,
     golden: int = 200,
     accept: bool = False,
-    processes: Processes | None = None,
+    processes: OneProcess | None = None,
     observer: Callable[[RunState], Observer] | None = None,
 ) -> Report:
     """Train a conf to its end and return the report. A finished run is not changed.
@@ -117,7 +117,7 @@ class Run:
     """
 
     conf: Conf
-    processes: Processes
+    processes: OneProcess
     model: Model
     state: RunState
     daily: Daily | None
@@ -190,11 +190,11 @@ class Run:
 
 
 def begin_run(
-    conf: Conf, processes: Processes, overwrite: bool, accept: bool, stopwatch: Stopwatch
+    conf: Conf, processes: OneProcess, overwrite: bool, accept: bool, stopwatch: Stopwatch
 ) -> Run:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
-    start = warm.begin(conf)
+    start = warm_start.begin(conf)
     if overwrite:
         run_folder.refuse_foreign(conf.output)
     else:  # before the data is measured: that may take long, and the output be read-only
@@ -219,13 +219,14 @@ def begin_run(
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
-        state.steps, state.warm, state.clock_days = start.step, start.report, start.days
+        state.steps, state.warm = start.checkpoint.step, start.report
+        state.clock_days = list(start.checkpoint.clock.days)
     return Run(conf, processes, model, state, days, claims, log, stopwatch)
 
 
 def resume_run(
     conf: Conf,
-    processes: Processes,
+    processes: OneProcess,
     newest: Checkpoint,
     days: Daily | None,
     accept: bool,
@@ -279,7 +280,7 @@ def record_workers(log: Log, cluster: Cluster, step: int) -> None:
 
 
 def new_model(
-    conf: Conf, processes: Processes, start: warm.WarmStart | None, of_first_day: Conf
+    conf: Conf, processes: OneProcess, start: WarmStart | None, of_first_day: Conf
 ) -> Model:
     """The model that a new run begins with; inputs are measured on data.train of `of_first_day`."""
     measure = partial(statistics.measure, of_first_day)

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tnctl import documents
-from tnctl.training.exchange_figures import ExchangeFigures
-from tnctl.training.worker_figures import WorkerFigures, since
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures, since
 from tnctl.training.workers import Workers
 
 SECONDS = 10.0  # to twice of which the line about now is of

@@ -35,15 +35,14 @@ from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
-from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import SeenLabels, TrainingStep
-from tnctl.training.warm import WarmStart
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.warm.warm_start import WarmStart
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 
 BATCHES_AHEAD = 4
 
@@ -164,25 +163,6 @@ class Workers(Protocol):
 
         The loaded model can be evaluated and saved, and not be trained any more.
         """
-
-
-class Processes(Protocol):
-    """The processes that will train a run, while its model is made."""
-
-    def build(self, conf: Conf, statistics: Statistics) -> Model:
-        """A model with initial weights and empty tables."""
-
-    def fill(self, start: WarmStart, model: Model) -> None:
-        """Give the model that was built what a warm start begins with, and report it.
-
-        Raises UserError where it cannot take that, Failure for a damaged checkpoint.
-        """
-
-    def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
-        """The model of a checkpoint. Raises DamagedError."""
-
-    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> Workers:
-        """The processes with the model that was built or loaded; `steps` were trained before."""
 
 
 def look_at_training_data(
@@ -356,16 +336,26 @@ class LocalWorkers:
 
 
 class OneProcess:
-    """Training in one process: this one."""
+    """The process that will train a run, this one, while its model is made.
+
+    A subclass is several processes.
+    """
 
     def build(self, conf: Conf, statistics: Statistics) -> Model:
+        """A model with initial weights and empty tables."""
         return build(conf, statistics)
 
     def fill(self, start: WarmStart, model: Model) -> None:
+        """Give the model that was built what a warm start begins with, and report it.
+
+        Raises UserError where it cannot take that, Failure for a damaged checkpoint.
+        """
         start.fill(model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
+        """The model of a checkpoint. Raises DamagedError."""
         return load(checkpoint, conf)
 
-    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> LocalWorkers:
+    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> Workers:
+        """The processes with the model that was built or loaded; `steps` were trained before."""
         return LocalWorkers(conf, model, steps, signals)

@@ -12,13 +12,28 @@ from tnctl.checkpoint.parts import GroupPart, PartRequest
 from tnctl.cluster.messages.export_commands import ExportCommand
 from tnctl.cluster.messages.reading_commands import Predict, SendPredictions
 from tnctl.cluster.messages.server_commands import Drain, MakeDense, SetDense
-from tnctl.cluster.messages.table_commands import SetCounting, SetDays
 from tnctl.cluster.transport.frames import Body
 from tnctl.data.statistics_document import Measured
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.documents import Count, Name, Share, Text, Uint32
 from tnctl.errors import Failure
 from tnctl.model.recalibration import Recalibration
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetDays:
+    """Set the days of the tables' clock: (day, first step)."""
+
+    command: Literal["set_days"] = "set_days"
+    days: tuple[tuple[Uint32, Uint32], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCounting:
+    """Say whether occurrences count in the tables from now on."""
+
+    command: Literal["set_counting"] = "set_counting"
+    counting: bool
 
 
 @dataclass(frozen=True, kw_only=True)

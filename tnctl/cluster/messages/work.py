@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.transport.frames import FrameError
-from tnctl.training.exchange_figures import ExchangeFigures
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 
 COMPUTING, READING, WAITING, IDLE, OWNING, SENT, RECEIVED, LEFT_OUT, NETWORK = range(9)
 REPORTED = 9

@@ -13,7 +13,8 @@ from tnctl.data.statistics import Statistics
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.training.signals import Signals
-from tnctl.training.warm import WarmStart
+from tnctl.training.warm.warm_start import WarmStart
+from tnctl.training.workers import OneProcess
 
 if TYPE_CHECKING:
     from tnctl.cluster.rank_0.exporting_together import ClusterWriters
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 SECONDS_OF_A_SIGNAL = 2.0
 
 
-class ClusterProcesses:
+class ClusterProcesses(OneProcess):
     """The workers of a cluster, while the model of a run is made. Rank 0 has it."""
 
     def __init__(self, node: Node) -> None:

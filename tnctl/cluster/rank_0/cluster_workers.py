@@ -38,14 +38,13 @@ from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import eviction
-from tnctl.training.exchange_figures import ExchangeFigures
 from tnctl.training.memory_watch import MemoryWatch
 from tnctl.training.pass_position import PassPosition
 from tnctl.training.pass_sums import PassSums
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.step import SeenLabels
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
 
 

@@ -15,26 +15,22 @@ from tnctl.cluster.rank_0.building_together import load_together, start_together
 from tnctl.cluster.rank_0.scoring_together import predict_together, score_together
 from tnctl.cluster.workers.share import Share
 from tnctl.evaluation.inference import Inference
-from tnctl.model.building import Model
+from tnctl.evaluation.model_readers import LocalReader
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 
 
-class ClusterReaders:
-    """All workers, as `ModelReaders`: each has the rows of its shards, and scores with all."""
+class ClusterReaders(LocalReader):
+    """All workers: each has the rows of its shards, and scores with all."""
 
     def __init__(self, node: Node, conf: Conf, checkpoint: Checkpoint) -> None:
         """Load the model of a checkpoint. Raises DamagedError."""
         self._node, self._conf = node, conf
         with waiting(f"loading {checkpoint.folder}"):
-            model = load_together(node, conf, checkpoint.folder)
+            self.model = model = load_together(node, conf, checkpoint.folder)
         replies = start_together(node, model, checkpoint.step)
         self._share = Share(conf, model, node, checkpoint.step, lambda ahead: next(ahead, None))
         commands.replies_of(commands.Done, replies)
-
-    @property
-    def model(self) -> Model:
-        return self._share.model
 
     def metrics(self, split: str) -> dict[str, Any]:
         scored, _ = score_together(self._node, self._conf, self._share, split, lambda: None)

@@ -139,11 +139,6 @@ class Server:
         lost, self._overdue = awaited & self._overdue, awaited
         return [reply for number in sorted(lost) if (reply := self._replies[number]) is not None]
 
-    @property
-    def replies_kept(self) -> int:
-        """Requests that are running, or whose replies may be asked for again."""
-        return len(self._replies)
-
     def _forget(self, awaited: Awaited) -> None:
         for number in [n for n in self._replies if n < awaited[2] and n not in awaited]:
             # A frame that was sent before a request was answered may await it no more, never less.

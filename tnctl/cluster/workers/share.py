@@ -30,7 +30,7 @@ from tnctl.model.building import Model, build
 from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
 from tnctl.training.step import SeenLabels, TrainingStep
-from tnctl.training.warm import start_again
+from tnctl.training.warm.warm_start import start_again
 
 BATCHES_AHEAD = 4
 NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last

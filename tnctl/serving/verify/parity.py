@@ -20,7 +20,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
-from tnctl.evaluation.model_readers import LocalReader, ModelReaders, Readers
+from tnctl.evaluation.model_readers import LocalReader, Readers
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
 from tnctl.model.building import Model
@@ -151,7 +151,7 @@ def verify_endpoint(
 class Examples:
     """Examples of the validation data as the trainer sees them: inputs and logits."""
 
-    def __init__(self, checkpoint: Checkpoint, conf: Conf, reader: ModelReaders) -> None:
+    def __init__(self, checkpoint: Checkpoint, conf: Conf, reader: LocalReader) -> None:
         self.model, self._reader = reader.model, reader
         features = features_of(conf, self.model)
         # Validation data, or the most similar data that the conf has; of days, the last trained.

@@ -1,14 +1,13 @@
 """Rows of tnctl as the columns that boosted trees split: each slot by what its ids are."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
 from tnctl.schema import Slot
-from tnctl.training.baseline.row_sample import held_bytes
 
 CATEGORIES = 1024  # the most frequent ids of a slot that are told apart
 BINS = 255  # of numbers, that a tree tells apart
@@ -34,23 +33,15 @@ class SlotIds(NamedTuple):
         return np.diff(self.offsets).astype(np.int64)
 
 
-class SlotColumns(Protocol):
-    """The columns of one slot."""
+class OrderedColumn:
+    """Buckets of numbers, whose ids are in the order of the numbers; -1 where there is none."""
 
-    width: int
-    categorical: bool
+    width = 1
+    categorical = False
     """whether the first column has the numbers of categories"""
 
     def fill(self, cells: SlotIds, out: Floats) -> None:
         """Write the columns float32 [rows, width] of rows with these ids."""
-
-
-class OrderedColumn:
-    """Buckets of numbers, whose ids are in the order of the numbers; -1 where there is none."""
-
-    width, categorical = 1, False
-
-    def fill(self, cells: SlotIds, out: Floats) -> None:
         has, first = _first_ids(cells)
         out[:, 0] = -1
         out[has, 0] = first
@@ -119,6 +110,9 @@ class ValueColumns:
         weights = None if cells.weights is None else cells.weights[known]
         sums = np.bincount(owners[known] * count + places[known], weights, len(lengths) * count)
         out[:, 1:] = sums.reshape(len(lengths), count)
+
+
+SlotColumns = OrderedColumn | CodeColumns | ValueColumns
 
 
 def _first_ids(cells: SlotIds) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
@@ -201,6 +195,13 @@ def cost(batch: Batch) -> float:
         several = (_slot_ids(batch, number).lengths > 1).any()
         columns += 1 + VALUES if several else 3
     return held_bytes(batch) + batch.rows * (BYTES_OF_A_COLUMN * columns + BYTES_BESIDE_COLUMNS)
+
+
+def held_bytes(batch: Batch) -> int:
+    """The bytes of a batch's arrays."""
+    of_tables = (*batch.ids, *batch.offsets, *batch.weights)
+    of_rows = (batch.numeric, batch.labels, batch.weight, batch.reference, batch.group)
+    return sum(array.nbytes for array in (*of_tables, *of_rows) if array is not None)
 
 
 def _slot_ids(batch: Batch, number: int) -> SlotIds:

@@ -1,4 +1,4 @@
-"""Runs compared: what differs in their confs, their order, and their spread over seeds."""
+"""Runs in a folder, at any depth, compared: their confs, order, and spread over seeds."""
 
 import json
 import statistics
@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tnctl import files
+from tnctl.checkpoint import listing
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.documents import plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.evaluation.metrics import METRICS
-from tnctl.training.comparison.run_search import search
 from tnctl.training.comparison.run_summary import SOURCE, ForeignError, RunSummary, summary_of
-from tnctl.training.run_folder import NOT_COMPARED
+from tnctl.training.run_folder import FOLDERS, LOG, MADE_FROM_A_RUN, NOT_COMPARED, REPORT
 
 ABSENT = object()  # in the place of a value that a conf does not have
+# Folders of a run in which no other run is.
+INNER = {*FOLDERS, *MADE_FROM_A_RUN}
 SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
 # Keys that say which data the metrics are of, and of what; with data.split, data.train too.
 EVALUATED = (
@@ -98,11 +101,12 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
         raise UserError(
             f"no metric {quoted(metric)}. {did_you_mean(metric, filter(_orders, METRICS))}"
         )
-    searched = search(folder)
-    runs, skipped = [], list(searched.skipped)
-    for name, names in searched.runs.items():
+    top = folder.rstrip("/") or "/"
+    names_by_run, skipped = runs_under(top)
+    runs = []
+    for name, names in names_by_run.items():
         try:
-            runs.append(summary_of(name, searched.url(name), names))
+            runs.append(summary_of(name, url_of(top, name), names))
         except ForeignError as error:
             skipped.append(f"skipped {name}: {error}")
     if not runs:
@@ -113,7 +117,7 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
     confs = [run.conf for run in ordered if run.conf is not None]
     keys = [key for key in differing(confs) if not _is_of_a_recipe(key, confs)]
     return Comparison(
-        folder=searched.folder,
+        folder=top,
         metric=metric,
         runs=tuple(ordered),
         keys=tuple(keys),
@@ -286,10 +290,9 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "metric": comparison.metric,
         "runs": [
             {
-                "name": run.name, "output": run.output, "state": run.state, "problem": run.problem,
-                "seed": run.seed, "differences": differences(run.name), "step": run.step,
-                "validation": run.validation, "test": run.test, "seconds": run.seconds,
-                "rows": run.rows, "bytes": run.bytes,
+                **{key: value for key, value in plain(run).items() if key != "conf"},
+                "seed": run.seed,
+                "differences": differences(run.name),
             }
             for run in comparison.runs
         ],
@@ -303,3 +306,48 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         ],
         "skipped": list(comparison.skipped),
     }  # fmt: skip
+
+
+def runs_under(folder: str) -> tuple[dict[str, set[str]], list[str]]:
+    """All runs under a folder, by their names there, with the names of their files.
+
+    A folder that is a run itself has the name `.`. Symbolic links and hidden folders are not
+    followed. The list has a sentence for each folder that cannot be looked into. Raises Failure
+    when `folder` itself cannot be listed.
+    """
+    runs: dict[str, set[str]] = {}
+    skipped: list[str] = []
+    remaining = ["."]
+    while remaining:
+        name = remaining.pop()
+        url = url_of(folder, name)
+        try:
+            entries = files.listed(url)
+        except Failure as error:
+            if name == ".":
+                raise
+            skipped.append(f"skipped {name}: {error}")
+            continue
+        if is_run(url, entries):
+            runs[name] = {entry.name for entry in entries}
+        remaining += [
+            entry.name if name == "." else f"{name}/{entry.name}"
+            for entry in entries
+            if entry.kind == "folder" and entry.name not in INNER and entry.name[0] != "."
+        ]
+    return dict(sorted(runs.items())), skipped
+
+
+def url_of(folder: str, name: str) -> str:
+    """The output of a run, by its name under a folder."""
+    return folder if name == "." else files.join(folder, name)
+
+
+def is_run(url: str, entries: list[files.Listed]) -> bool:
+    """Whether a folder has what a run begins or ends with: a log, a report or checkpoints."""
+    kinds = {entry.name: entry.kind for entry in entries}
+    if kinds.get(REPORT) == "file" or kinds.get(LOG) == "file":
+        return True
+    return kinds.get(CHECKPOINTS) == "folder" and any(
+        listing.NAME.fullmatch(name) for name in files.list_folder(files.join(url, CHECKPOINTS))
+    )

@@ -18,7 +18,7 @@ from tnctl.errors import Failure
 from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_log
-from tnctl.training.report import Report, number_of
+from tnctl.training.report.report_document import Report, number_of
 from tnctl.training.run_folder import LOG, REPORT
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]

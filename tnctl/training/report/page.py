@@ -6,17 +6,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tnctl.evaluation.metrics import METRICS, main_metrics
+from tnctl.evaluation.metrics import METRICS, main_metrics, shown
 from tnctl.progress import clock, size
-from tnctl.training.exchange_figures import ExchangeReport
-from tnctl.training.report.baseline_table import baseline_table
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
-from tnctl.training.report.recalibration_table import recalibration_table
-from tnctl.training.report.report_document import LogLine, Report, number_of
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.report.report_document import (
+    Baseline,
+    LogLine,
+    RecalibratedHead,
+    Report,
+    number_of,
+)
+from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
 DAYS_SHOWN = 400
+# Of recalibration: ctr does not change, and pctr comes near to it.
+FIGURES = ("logloss", "ne", "ctr", "pctr", "copc")
+NOTE = (
+    "Figures are of data.validation, to which slope and intercept were fitted. The order of "
+    "predictions stays, and so does the AUC. Evaluations while training were before this."
+)
 
 
 @dataclass(frozen=True)
@@ -329,3 +338,83 @@ def _tables(report: Report) -> Markup:
 
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
+
+
+def in_words(head: RecalibratedHead) -> str:
+    """What recalibration did to a head, on one line."""
+    changes = ", ".join(f"{name} {changed(head, name, '->')}" for name in ("logloss", "ne", "copc"))
+    return f"slope {head.slope:.5g}, intercept {head.intercept:.5g}; {changes}"
+
+
+def changed(head: RecalibratedHead, name: str, arrow: str) -> str:
+    """A figure of a head before and after."""
+    before, after = (shown(number_of(figures, name), 5) for figures in (head.before, head.after))
+    return f"{before} {arrow} {after}"
+
+
+def recalibration_table(report: Report) -> Markup:
+    """The section of the page, empty without a recalibration."""
+    heads = report.recalibration or {}
+    names = [name for name in FIGURES if name != "ctr"]
+    rows = [
+        table_row(
+            head,
+            [
+                f"{of_head.slope:.5g}",
+                f"{of_head.intercept:.5g}",
+                *(changed(of_head, name, "→") for name in names),
+            ],
+        )
+        for head, of_head in heads.items()
+    ]
+    table = table_of(("head", "slope", "intercept", *names), rows)
+    return joined([table, fill("note", text=NOTE)]) if rows else Markup()
+
+
+def side_by_side(report: Report, baseline: Baseline) -> list[tuple[str, str, str]]:
+    """The name of a figure, its value of the recipe, and its value of the baseline.
+
+    Metrics are those of the report's split.
+    """
+    others, timing = baseline.of_split(report.split), report.timing
+    rows = [
+        (metric.title, shown(value, 5), shown(number_of(others, metric.name), 5))
+        for metric, value in main_metrics(report.metrics)
+    ]
+    seconds = timing.training_seconds + timing.evaluation_seconds
+    recalibration = report.recalibration or {}
+    if recalibration or baseline.recalibration is not None:
+        # Without the name of a head there is only one.
+        heads = [of for head, of in recalibration.items() if baseline.head in (None, head)]
+        of_both = (heads[0] if heads else None, baseline.recalibration)
+        slopes = [NONE if fitted is None else f"{fitted.slope:.5g}" for fitted in of_both]
+        rows.append(("slope of recalibration", slopes[0], slopes[1]))
+    return [
+        *rows,
+        ("rows of data.train", f"{baseline.rows_seen:,}", f"{baseline.rows:,}"),
+        ("trees", NONE, f"{baseline.trees:,}"),
+        ("seconds", f"{seconds:,.1f}", f"{timing.baseline_seconds or 0:,.1f}"),
+    ]
+
+
+def baseline_table(report: Report) -> Markup:
+    """The section of the page, empty without a baseline."""
+    baseline = report.baseline
+    if baseline is None:
+        return Markup()
+    rows = [table_row(name, cells) for name, *cells in side_by_side(report, baseline)]
+    heading = f"data.{report.split}" if report.split else ""
+    notes = []
+    if baseline.rows < baseline.rows_seen:
+        notes.append(
+            f"The trees were trained on {baseline.rows / baseline.rows_seen:.1%} of the rows of "
+            "data.train, chosen by a hash of their numbers."
+        )
+    if baseline.head is not None:
+        notes.append(f"Both are of head {baseline.head}.")
+    notes.append(
+        f"The trees have {baseline.columns:,} columns, {baseline.categorical:,} of them with "
+        "categories."
+    )
+    table = table_of((heading, "recipe", baseline.library), rows)
+    return joined([table, fill("note", text=" ".join(notes))])

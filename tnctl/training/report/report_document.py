@@ -13,8 +13,7 @@ from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.model.recalibration import Recalibration
-from tnctl.training.exchange_figures import ExchangeReport
-from tnctl.training.worker_figures import WorkerFigures
+from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
 

@@ -10,7 +10,7 @@ from tnctl import files, progress
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import shown
 from tnctl.training import run_folder
-from tnctl.training.report import Report
+from tnctl.training.report.report_document import Report
 from tnctl.training.search.search_parameters import Parameter, Value
 
 # Optuna's states, those of the best trials first, as the table shows them.

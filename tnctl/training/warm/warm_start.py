@@ -108,16 +108,6 @@ class WarmStart:
     """after `fill`: the outcome of every input and dense weight, for report.json"""
 
     @property
-    def step(self) -> int:
-        """The step from which the clock of the new run continues."""
-        return self.checkpoint.step
-
-    @property
-    def days(self) -> list[tuple[int, int]]:
-        """The days that the clock has seen: (day, first step)."""
-        return list(self.checkpoint.clock.days)
-
-    @property
     def record(self) -> list[DayRecord]:
         """The days that were trained, if both train day by day: they are not trained again.
 
@@ -129,7 +119,7 @@ class WarmStart:
 
         def renamed(day: DayRecord) -> DayRecord:
             # The rest of a day that training was in the middle of is not trained by this run.
-            day = replace(day, last_step=day.last_step or self.step)
+            day = replace(day, last_step=day.last_step or self.checkpoint.step)
             if (statistics := day.statistics) is None:
                 return day
             inputs = {
@@ -171,7 +161,7 @@ class WarmStart:
             row_counts = insert(rows)
         self.report = WarmReport(
             from_=masked(checkpoint.folder),
-            step=self.step,
+            step=self.checkpoint.step,
             optimizer=pairing.conf.warm.optimizer,
             inputs=self._inputs(row_counts),
             dense=dense,
