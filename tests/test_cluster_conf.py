@@ -111,7 +111,7 @@ def test_help_shows_the_group_of_the_commands_that_take_it(cli, tmp_path):
     ([*ASYNC, "train.deterministic=true"], "train.deterministic=true is for cluster.mode=sync"),
     (["cluster=local", "cluster.staleness=2"], "cluster.staleness is for cluster.mode=async"),
     ([*ASYNC, "cluster.staleness=-1"], "staleness"),
-    (["cluster=local", "cluster.mode=hybrid"], "no choice .hybrid.. Choose from: async, sync"),
+    (["cluster=local", "cluster.mode=hybrid"], "no choice .hybrid.. It is gone. Take sync"),
     ([*ASYNC, "cluster.workers=2", "cluster.backup=1"], "cluster.backup is for cluster.mode=sync"),
     ([*ASYNC, "optimizer.clip_norm=1"], "optimizer.clip_norm is for cluster.mode=sync"),
 ])  # fmt: skip

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, LiteralString, TypeVar, cast
 
@@ -41,6 +42,13 @@ def is_relative_path(path: str) -> bool:
     return len(path) <= LONGEST_PATH and all(
         len(part) <= LONGEST_NAME and PART.fullmatch(part) for part in parts
     )
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _that(holds: Callable[[str], bool], rule: LiteralString) -> AfterValidator:
@@ -93,6 +101,7 @@ FolderName = Annotated[
     ),
 ]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Moment = Annotated[Text, _that(_is_moment, "should be a time of ISO 8601 with its offset")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]  # 0 or more
 Uint16 = Annotated[int, Field(ge=0, lt=2**16)]

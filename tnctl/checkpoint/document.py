@@ -20,6 +20,7 @@ from tnctl.documents import (
     Figures,
     Finite,
     FolderName,
+    Moment,
     Name,
     Sha256,
     Text,
@@ -262,7 +263,7 @@ class CheckpointManifest(Manifest):
     tnctl: Text
     kind: Literal["full", "delta"]
     parent: Parent | None
-    saved: Text
+    saved: Moment
     clock: Clock
     position: Position
     finished: bool

@@ -73,6 +73,7 @@ class Cluster(Section):
         ("sync", "async"),
         "sync: a step is a batch of every worker, applied once; async: each batch is applied when "
         "it arrives, and workers wait for nobody",
+        removed={"hybrid": "It is gone. Take sync or async, which continue its checkpoints."},
     )
     staleness: int | None = number(
         None,

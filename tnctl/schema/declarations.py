@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ class Declaration:
     high: float = math.inf
     includes_low: bool = True
     choices: Collection[str] = ()
+    removed: Mapping[str, str] = field(default_factory=dict)  # earlier choices, and the way out
     only_for: tuple[str, tuple[str, ...]] = ("", ())  # a key of the section, and values of it
     unit: str = ""
 
@@ -57,9 +58,8 @@ class Declaration:
             for entry in value:
                 self.check(key, entry)
         elif self.choices and value is not None and value not in self.choices:
-            raise UserError(
-                f"{key} has no choice '{value}'. {did_you_mean(str(value), self.choices)}"
-            )
+            way = self.removed.get(value) or did_you_mean(str(value), self.choices)
+            raise UserError(f"{key} has no choice '{value}'. {way}")
         elif isinstance(value, int | float) and not self._includes(value):
             raise UserError(f"{key} must be {self.limit or 'finite'}. Received: {key}={value}")
 

@@ -1,1 +1,1 @@
-"""TensorNet's tables: read into a checkpoint, and written from one. docs/tensornet.md."""
+"""TensorNet's tables, which are read into a checkpoint: docs/tensornet.md."""
