@@ -115,6 +115,13 @@ def test_list_names_what_cannot_be_used(cli, home):
     assert (done.code, "step-0000000020" in done.line) == (1, True)
 
 
+def test_a_time_that_is_none_is_named(cli, home):
+    for odd in ("yesterday", "2026-11-26T20:00:00"):
+        resealed(home / step(40), lambda content, odd=odd: content.update(saved=odd))
+        done = cli("checkpoint", "list", "run", cwd=home)
+        assert (done.code, done.out.count("key 'saved' should be a time")) == (0, 1)
+
+
 def test_list_without_the_conf(cli, home):
     (home / step(40) / "conf.json").write_text("{}")
     entries = report_of(cli, "list", "run", cwd=home)
