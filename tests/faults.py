@@ -304,14 +304,16 @@ class Runner:
     def __init__(self, folder, earlier):
         self.folder = folder
         self.clean = folder / "checkout"
-        # Without coverage of its own a version is tested by what covers the fault in `earlier`.
-        measured = (folder / "coverage").exists() or not earlier
-        self.choice = Choice(folder if measured else earlier.resolve())
-        self.known = collected(self.clean) if earlier else None
+        # Without coverage of its own a version is tested by what covers a fault in `earlier`.
+        is_covered = (folder / "coverage").exists() or not earlier
+        self.choices = [Choice(path) for path in ([folder] if is_covered else [earlier, folder])]
         self.killers = {}
+        self.collected = {}  # tests by what follows the file in their names
         if earlier:
             lines = read_lines(earlier / "results.jsonl")
             self.killers = {line["fault"]: line.get("by") for line in lines}
+            for test in collected(self.clean):
+                self.collected.setdefault(test.partition("::")[2], []).append(test)
         self.reliable = {}
         self.lock = threading.Lock()
 
@@ -328,7 +330,7 @@ class Runner:
             size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
             part, seconds = [], 0
             while tests and len(part) < size and (seconds < 60 or not part):
-                seconds += self.choice.seconds.get(tests[0], 60 if "::" not in tests[0] else 1)
+                seconds += self.choices[0].seconds.get(tests[0], 60 if "::" not in tests[0] else 1)
                 part.append(tests.pop(0))
             yield part, 60 + 4 * seconds
 
@@ -359,28 +361,25 @@ class Runner:
         text = file.read_text()
         known = self.killers.get(fault.name)
         first = [known] if known and known != "hang" else []
-        there = locate(self.choice.checkout, fault)
-        tests = self.choice.tests(fault, *there, first) if there else first
-        tests = self.still_there(tests)
+        located = ((choice, locate(choice.checkout, fault)) for choice in self.choices)
+        choice, place = next(pair for pair in located if pair[1] is not None)
+        tests = choice.tests(fault, *place, first)
+        tests = self.present(tests) if self.collected else tests
         by, count = self.killer(copy, file, text, replaced(text, index, fault), tests)
         outcome = {"fault": fault.name, "outcome": "killed" if by else "survived"}
         return {**outcome, "by": by, "tests": count, "of": len(tests)}
 
-    def still_there(self, tests):
-        """Those of `tests` that this version has, in whatever file."""
-        if self.known is None:
-            return tests
-        by_name = {}
-        for test in self.known:
-            by_name.setdefault(test.partition("::")[2], []).append(test)
-        there = []
+    def present(self, tests):
+        """The tests of this version among `tests`, also where their file has another name now."""
+        names = []
         for test in tests:
             file, _, name = test.partition("::")
-            if test in self.known or (not name and (self.clean / file).exists()):
-                there.append(test)
-            elif len(by_name.get(name, [])) == 1:
-                there += by_name[name]
-        return list(dict.fromkeys(there))
+            same = self.collected.get(name, [])
+            if test in same or (not name and (self.clean / file).exists()):
+                names.append(test)
+            elif len(same) == 1:
+                names += same
+        return list(dict.fromkeys(names))
 
     def run(self, faults, jobs):
         """Write a line to results.jsonl for each fault that has none."""
@@ -592,7 +591,8 @@ def main():
         coverage(words.folder.resolve(), words.tests)
     elif words.command == "run":
         faults = [fault for fault in read_faults() if words.only in fault.name]
-        Runner(words.folder.resolve(), words.before).run(faults, words.jobs)
+        runner = Runner(words.folder.resolve(), words.before and words.before.resolve())
+        runner.run(faults, words.jobs)
     elif words.command == "report":
         report(words.old, words.new)
     else:

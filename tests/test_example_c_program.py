@@ -23,8 +23,8 @@ from tnctl.model import layers
 
 def build(inputs):
     history, length = inputs.sequence("history")
-    some = ops.cast(length, "float32")[:, None]
-    deep = layers.concatenated(inputs.deep, some,
+    values = ops.cast(length, "float32")[:, None]
+    deep = layers.concatenated(inputs.deep, values,
                                ops.sum(history, axis=1))
     click = layers.Logit()(layers.Mlp([8], name="click")(deep)) + inputs.linear
     return {"click": click, "buy": layers.Logit()(layers.Mlp([4], name="buy")(deep))}

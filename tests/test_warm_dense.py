@@ -42,7 +42,7 @@ RECIPES = {
     ],
 )
 def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkeypatch):
-    """Inputs in another order, renamed, more and wider: the logits are those of before."""
+    """Inputs in another order, renamed, more and wider: the logits stay the same."""
     old, new = confs_of(recipe, width)
     # The new coordinates of fm's numbers multiply each other.
     atol = 2e-3 if recipe == "fm" else 2e-5
@@ -154,7 +154,7 @@ OWN = {
     ],
 )
 def test_a_recipe_that_names_its_inputs(inputs, outcome, tmp_path, monkeypatch):
-    """Another input has a name that is in the recipe: weights move to where it is, or it is told.
+    """Another input has a name that is in the recipe: weights move to it, or it is refused.
 
     Moved weights give the same logits only where nothing but a sum is over both.
     """

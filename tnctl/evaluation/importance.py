@@ -202,9 +202,9 @@ class Source(NamedTuple):
 
 
 def shuffled_together(conf: Conf, names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """By input, those of `names` that are shuffled with it: all that read everything it reads.
+    """By input, the `names` that are shuffled with it: the inputs that read everything it reads.
 
-    Those are itself, a number and the buckets of the same column, and every cross of it. What is
+    These are itself, a number and the buckets of the same column, and every cross of it. What is
     made of a part of it only keeps its values: the parts of a cross, when that is shuffled. Hour
     and weekday of one time are different things, which do not go together.
     """

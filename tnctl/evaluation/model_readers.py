@@ -39,7 +39,7 @@ class LocalReader:
         return predicted_windows(inference, self._conf, split)
 
     def inference(self, batch_size: int) -> Inference:
-        """Logits of batches of at most so many examples."""
+        """Logits of batches of at most `batch_size` examples."""
         return Inference(self.model, batch_size)
 
     def rows(

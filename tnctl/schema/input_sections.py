@@ -11,7 +11,7 @@ from tnctl.schema.declarations import Section, choice, key, number
 from tnctl.schema.id_kinds import ID_KINDS, IdKind, in_words, kinds_with
 from tnctl.schema.time_section import check_iso
 
-MOST_CROSSES = 2000  # crosses that are made: all pairs of 63 slots, all triples of 23
+MOST_CROSSES = 2000  # all pairs of 63 slots, all triples of 23
 BETWEEN = "_x_"
 
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
