@@ -139,3 +139,77 @@ def test_of_a_log_only_a_time_is_believed(tmp_path, timing):
     assert Log(str(tmp_path), 2).earlier_seconds == 0
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
     assert Log(str(tmp_path)).earlier_seconds == 0
+
+
+AUTO = ["evaluation.patience=1", "evaluation.keep=best"]
+
+
+def epochs_of(run):
+    return [line["epoch"] for line in json.loads((run / "report.json").read_text())["epochs"]]
+
+
+def test_auto_trains_until_validation_is_not_better(cli, folder):
+    done = train(cli, folder, "auto", "auto", *AUTO, "optimizer.linear.learning_rate=0.3")
+    report = json.loads((folder / "auto/report.json").read_text())
+    evaluations = [entry["validation"]["auc"] for entry in report["evaluations"]]
+    assert 2 <= len(evaluations) < 100
+    # Each was better than all before it, but for the last.
+    best = [max(evaluations[:count]) for count in range(1, len(evaluations) + 1)]
+    assert best[:-1] == evaluations[:-1] and evaluations[-1] <= best[-2]
+    assert report["best"]["kept"] and "stopped early" in done.err
+    # As a number of passes that is large enough does.
+    more = [*AUTO, "optimizer.linear.learning_rate=0.3"]
+    train(cli, folder, "number", 100, *more)
+    assert epochs_of(folder / "number") == epochs_of(folder / "auto")
+    done = train(cli, folder, "auto", "auto", *AUTO, "optimizer.linear.learning_rate=0.3")
+    assert "nothing to do" in done.err
+
+
+def test_from_a_number_to_auto_and_back(cli, folder):
+    slow = ["evaluation.patience=1", "optimizer.linear.learning_rate=0.001"]
+    train(cli, folder, "there", 2, *slow)
+    train(cli, folder, "there", "auto", *slow)
+    passes = len(epochs_of(folder / "there"))
+    assert passes > 2
+    train(cli, folder, "at_once_auto", "auto", *slow)
+    assert result(folder / "there") == result(folder / "at_once_auto")
+    done = train(cli, folder, "there", passes + 5, *slow)
+    assert "stopped early, by evaluation.patience=1: nothing to do" in done.err
+    done = train(cli, folder, "there", passes - 1, *slow, code=2)
+    assert "these keys differ: train.epochs" in done.last
+
+
+def test_the_last_pass_as_the_best_says_how_to_go_on(cli, folder):
+    done = train(cli, folder, "short", 1)
+    assert "the same command with train.epochs=6 goes on" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.epochs=auto"], "Give evaluation.patience=2"),
+        (["train.epochs=auto", "evaluation.patience=2", "data.validation=null"], "data.validation"),
+        (["train.epochs=oto"], "train.epochs takes no text but auto. Received: epochs=oto"),
+        (["train.epochs=0"], "train.epochs must be between 1"),
+        (["evaluation.recalibrate=oto"], "evaluation.recalibrate takes no text but auto"),
+    ],
+)
+def test_what_auto_needs(cli, folder, words, message):
+    done = cli(*TRAIN, "output=refused", *words, cwd=folder)
+    assert done.code == 2 and message in done.last
+
+
+def test_of_many_rows_the_second_pass_is_left_when_it_gets_worse(cli, folder, monkeypatch):
+    from tnctl.training import early_stopping
+
+    monkeypatch.setattr(early_stopping, "MANY_ROWS", 100)
+    # So fast that the first pass is the best.
+    fast = ["evaluation.patience=3", "optimizer.linear.learning_rate=30"]
+    train(cli, folder, "tried", "auto", *fast)
+    report = json.loads((folder / "tried/report.json").read_text())
+    first, second = report["epochs"]
+    assert second["examples"] < 0.5 * first["examples"]
+    assert report["best"]["step"] == first["step"]
+    monkeypatch.setattr(early_stopping, "MOST_ROWS_AGAIN", 100)
+    train(cli, folder, "one_pass", "auto", *fast)
+    assert epochs_of(folder / "one_pass") == [1]

@@ -8,7 +8,7 @@ them, as TensorNet's does. A metric that these examples do not define is None.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -243,6 +243,33 @@ def _copc(head: HeadExamples) -> float:
     return float(head.targets.sum()) / predicted if predicted else 0.0
 
 
+def intervals(head: HeadExamples) -> dict[str, Any]:
+    """Bounds that hold NE and COPC with 95 % confidence, by the delta method.
+
+    Each is [low, high], or None where the figure is undefined; `examples` is by how many.
+    """
+    known: dict[str, Any] = {"examples": len(head.labels), "ne": None, "copc": None}
+    y, p, z = head.targets, head.predictions, head.logits.astype(np.float64)
+    weights = np.ones(len(y)) if head.weights is None else head.weights.astype(np.float64)
+    ne = normalised_entropy(head.logits, head.labels, head.weights)
+    if ne is not None:
+        base = mean(y, head.weights)
+        entropy = -(base * math.log(base) + (1 - base) * math.log1p(-base))
+        losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+        slope = math.log1p(-base) - math.log(base)  # of the entropy, by the base rate
+        influence = (losses - ne * entropy - ne * slope * (y - base)) / entropy
+        known["ne"] = _bounds(ne, influence, weights)
+    if p.sum() > 0:
+        copc = _copc(head)
+        known["copc"] = _bounds(copc, (y - copc * p) / p.mean(), np.ones(len(y)))
+    return known
+
+
+def _bounds(value: float, influence: Floats, weights: Floats) -> list[float]:
+    error = 1.96 * math.sqrt(float((weights**2) @ influence**2)) / float(weights.sum())
+    return [value - error, value + error]
+
+
 # In the order of their keys in a report.
 METRICS = {
     metric.name: metric
@@ -336,6 +363,17 @@ class Scored:
     reference: NDArray[np.float64] | None = None
     group: NDArray[np.uint64] | None = None
     squared: bool = False
+    judged: NDArray[np.bool_] | None = None
+    """[n], the examples that nothing was fitted to; None: all"""
+
+    def part(self, chosen: NDArray[np.bool_]) -> "Scored":
+        """The examples that bool [n] chooses."""
+        arrays = {
+            name: getattr(self, name)[chosen]
+            for name in ("logits", "labels", "weight", "reference", "group")
+            if getattr(self, name) is not None
+        }
+        return replace(self, judged=None, **arrays)
 
     def of_head(self, number: int) -> HeadExamples:
         """The examples of one head, contiguous."""
@@ -354,6 +392,8 @@ class Scored:
         metrics: dict[str, Any] = {"examples": len(self.labels), **main}
         if not self.squared:
             metrics["histogram"] = histogram(heads[0].predictions, heads[0].labels, self.weight)
+            judged = self if self.judged is None else self.part(self.judged)
+            metrics["intervals"] = intervals(judged.of_head(0))
         if self.reference is not None:
             known = ~np.isnan(self.reference)
             weights = None if self.weight is None else self.weight[known]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tnctl.evaluation.metrics import HeadExamples, Scored, logloss, sigmoid
 from tnctl.model.recalibration import LARGEST, Recalibration
 from tnctl.progress import say
+from tnctl.tables.columns import mix64
 
 MOST_STEPS = 100
 MOST_HALVINGS = 30
@@ -29,22 +30,29 @@ class NoFitError(Exception):
     """There is no slope and intercept to take; the message says why."""
 
 
-def recalibrated(scored: Scored) -> tuple[dict[str, Recalibration], Scored]:
+def recalibrated(
+    scored: Scored, data: str = "data.validation", *, halved: bool = False
+) -> tuple[dict[str, Recalibration], Scored]:
     """Fit every head: what was fitted, by head, and the same examples with recalibrated logits.
 
-    A head that cannot be fitted keeps its logits, which a line says.
+    With `halved` a half of the examples, by a hash of their places, is fitted to, and the other one
+    is left to judge the result. A head that cannot be fitted keeps its logits, which a line says.
     """
+    fitted_to, judged = scored, None
+    if halved:
+        judged = mix64(np.arange(len(scored.labels), dtype=np.uint64)) % 2 == 1
+        fitted_to = scored.part(~judged)
     fitted: dict[str, Recalibration] = {}
     logits = scored.logits.copy()
     for number, head in enumerate(scored.heads):
         try:
-            fitted[head] = fit(scored.of_head(number))
+            fitted[head] = fit(fitted_to.of_head(number))
         except NoFitError as error:
             name = f"head {head} is" if len(scored.heads) > 1 else "the model is"
-            say(f"{name} not recalibrated on data.validation: {error}. Its logits stay as they are")
+            say(f"{name} not recalibrated on {data}: {error}. Its logits stay as they are")
         else:
             logits[:, number] = fitted[head].of(logits[:, number])
-    return fitted, replace(scored, logits=logits)
+    return fitted, replace(scored, logits=logits, judged=judged)
 
 
 def fit(head: HeadExamples) -> Recalibration:

@@ -19,6 +19,14 @@ class Recalibration:
     slope: Annotated[float, Field(gt=0, le=LARGEST)]
     intercept: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
+    def after(self, first: "Recalibration", share: float = 1.0) -> "Recalibration":
+        """The one that does `first`, and then a share of this one, from none of it to all."""
+        slope = 1 + share * (self.slope - 1)
+        return Recalibration(
+            slope=float(np.float32(slope * first.slope)),
+            intercept=float(np.float32(slope * first.intercept + share * self.intercept)),
+        )
+
     def of(self, logits: Any) -> Any:
         """The recalibrated logits, computed in float32: an array or tensor of the same shape."""
         return logits * np.float32(self.slope) + np.float32(self.intercept)

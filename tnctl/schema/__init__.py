@@ -36,6 +36,7 @@ from tnctl.schema.optimizer_section import RULES, GroupOptimizers, Optimizer, Op
 from tnctl.schema.paths_section import READ, Paths, is_whole
 from tnctl.schema.time_section import ISO, Time
 from tnctl.schema.training_sections import (
+    AUTO,
     MOST_BATCH,
     Baseline,
     Evaluation,
@@ -47,7 +48,7 @@ from tnctl.schema.training_sections import (
 from tnctl.schema.values import completed, converted, differences, from_values, register
 
 __all__ = [
-    "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES", "RULES",
+    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES", "RULES",
     "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster", "Conf",
     "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",

@@ -24,6 +24,7 @@ class Declaration:
     high: float = math.inf
     includes_low: bool = True
     choices: Collection[str] = ()
+    words: Collection[str] = ()  # texts that a number may be instead
     removed: Mapping[str, str] = field(default_factory=dict)  # earlier choices, and the way out
     only_for: tuple[str, tuple[str, ...]] = ("", ())  # a key of the section, and values of it
     unit: str = ""
@@ -60,6 +61,11 @@ class Declaration:
         elif self.choices and value is not None and value not in self.choices:
             way = self.removed.get(value) or did_you_mean(str(value), self.choices)
             raise UserError(f"{key} has no choice '{value}'. {way}")
+        elif self.words and isinstance(value, str):
+            refuse_if(
+                value not in self.words,
+                f"{key} takes no text but {' or '.join(self.words)}. Received: {key}={value}",
+            )
         elif isinstance(value, int | float) and not self._includes(value):
             raise UserError(f"{key} must be {self.limit or 'finite'}. Received: {key}={value}")
 

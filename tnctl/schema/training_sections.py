@@ -10,6 +10,8 @@ from tnctl.errors import refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
 
 MOST_BATCH = 4096  # that is chosen where batch_size is null
+AUTO = "auto"
+AUTO_PASSES = 100  # most passes of epochs=auto
 
 
 @dataclass
@@ -51,7 +53,14 @@ class Train(Section):
         "examples per step (null: chosen when a run begins, a power of two from 32 to 4096 with "
         "which a pass over data.train has some 150 steps)",
     )
-    epochs: int = number(1, 1, 1_000_000, "passes over data.train")
+    epochs: int | str = number(
+        1,
+        1,
+        1_000_000,
+        "passes over data.train; auto: until evaluation.patience evaluations were not better, at "
+        "most 100 (one above 100 million rows, and one of each day with {day})",
+        words=(AUTO,),
+    )
     loss: Loss = key(Loss, "what is minimised")
     threads: int | None = number(
         None, 1, 64, "threads of the C tables (default: the CPUs, at most 8)"
@@ -67,6 +76,11 @@ class Train(Section):
     profile: list[int] | None = key(
         None, "[first, last]: steps that TensorFlow's profiler records, for TensorBoard"
     )
+
+    @property
+    def most_passes(self) -> int:
+        """The passes after which training ends whatever the evaluations say."""
+        return AUTO_PASSES if isinstance(self.epochs, str) else self.epochs
 
     @property
     def batch_rows(self) -> int:
@@ -115,10 +129,13 @@ class Evaluation(Section):
         "(of the best evaluation by `monitor`), or auto: the best where data.validation is given "
         "and data.train has no {day}, else the last",
     )
-    recalibrate: bool = key(
+    recalibrate: bool | str = key(
         False,
-        "at the end, fit a slope and an intercept of the logit to data.validation, and keep them "
-        "with the model (Platt scaling)",
+        "at the end, fit a slope and an intercept of the logit to data.validation (to half of it "
+        "where data.test is not given), and keep them with the model (Platt scaling); with {day} "
+        "in data.train, after each day to the predictions made before it was trained; auto: where "
+        "there is data to fit and train.loss.name is not mse",
+        words=(AUTO,),
     )
     test: bool = key(
         True,

@@ -72,6 +72,8 @@ def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
         scalar = convert(value) if type(value) in types else None
     except (LookupError, ValueError, OverflowError):
         scalar = None
+    if scalar is None and isinstance(value, str) and str in kinds:
+        return value  # one of the words that its declaration has
     if scalar is None:
         raise UserError(f"{key} must be {words}. Received: {_shown(key, value)}")
     return value if value == scalar else scalar  # documents may write 1.0 as 1

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from tnctl.data.days import daily
 from tnctl.errors import UserError
 from tnctl.evaluation.metrics import METRICS
-from tnctl.schema import Conf, Evaluation, Schedule
+from tnctl.schema import AUTO, Conf, Evaluation, Schedule
+
+# Of a pass, with train.epochs=auto: above the first the second pass is tried for a tenth of its
+# steps, above the second there is none.
+MANY_ROWS, MOST_ROWS_AGAIN = 3_000_000, 100_000_000
+TRIED = 10
 
 
 @dataclass
@@ -41,9 +46,30 @@ class EarlyStopping:
             self.plateau, self.flat = max(self.plateau * schedule.reduce, schedule.end), 0
         return False
 
+    def give_up(self, evaluation: Evaluation) -> None:
+        """Let training end here, as after `patience` evaluations that were not better."""
+        self.without = max(self.without, evaluation.patience or 0)
+
     def stops(self, patience: int | None) -> bool:
         """Whether training ends here: `patience` evaluations in a row were not better."""
         return patience is not None and self.without >= patience
+
+
+def passes_end(conf: Conf, passes: int, rows: int) -> bool:
+    """Whether training ends after so many passes over so many rows, whatever evaluations say."""
+    if conf.train.epochs == AUTO and (daily(conf) or rows > MOST_ROWS_AGAIN):
+        return True
+    return passes >= conf.train.most_passes
+
+
+def second_pass_is_tried(conf: Conf, passes: int, rows: int) -> bool:
+    """Whether the pass after so many is left at its first evaluation if that is not better.
+
+    Models of clicks may collapse as soon as they meet their rows again, at the beginning of the
+    second pass (Zhang et al., Towards Understanding the Overfitting Phenomenon of Deep
+    Click-Through Rate Prediction Models, CIKM 2022), and with many rows a pass takes long.
+    """
+    return conf.train.epochs == AUTO and passes == 1 and rows >= MANY_ROWS
 
 
 def keeps_best(conf: Conf) -> bool:
@@ -58,6 +84,7 @@ def matters(conf: Conf) -> bool:
     """Whether a conf asks for something that the monitored metric decides."""
     return (
         conf.evaluation.patience is not None
+        or (conf.train.epochs == AUTO and not daily(conf))
         or conf.evaluation.keep == "best"
         or conf.optimizer.schedule.name == "plateau"
     )
@@ -75,9 +102,14 @@ def check(conf: Conf) -> None:
     needs_validation = matters(conf) or evaluation.every_steps is not None
     if needs_validation and conf.data.source("validation") is None:
         raise UserError(
-            "evaluation.every_steps, patience, keep=best and schedule.name=plateau need "
-            "data.validation, which is not given. Give data.validation=FILES, or a share of "
-            "data.train: data.split.validation=0.1"
+            "evaluation.every_steps, patience, keep=best, schedule.name=plateau and "
+            "train.epochs=auto need data.validation, which is not given. Give "
+            "data.validation=FILES, or a share of data.train: data.split.validation=0.1"
+        )
+    if conf.train.epochs == AUTO and not daily(conf) and evaluation.patience is None:
+        raise UserError(
+            "train.epochs=auto trains until evaluation.patience evaluations were not better, and "
+            "patience is not given. Give evaluation.patience=2"
         )
     if conf.train.loss.name == "mse" and evaluation.monitor in ("logloss", "ne"):
         raise UserError(

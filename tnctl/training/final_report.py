@@ -26,6 +26,7 @@ from tnctl.training.report.report_document import Best, LogLine, Report, TableSi
 from tnctl.training.run_log import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
+from tnctl.training.weak_points import weak_points
 from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 from tnctl.training.workers import Workers
 
@@ -86,6 +87,7 @@ def write_report(
     if trees is not None:
         timed = replace(report.timing, baseline_seconds=round(seconds, 3))
         report = replace(report, timing=timed)
+    report = replace(report, weak_points=weak_points(conf, report) or None)
     report = masked(report)
     inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
     write_files(conf, report, inputs, log)

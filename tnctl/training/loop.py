@@ -17,7 +17,7 @@ from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import Conf, Data
+from tnctl.schema import AUTO, Conf, Data
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -34,7 +34,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     `state` is kept up to date with each event. Raises Stopped after `Interrupted`, and Failure for
     data that cannot be read, or when something depends on a metric that the labels do not give.
     """
-    while state.position.epoch < conf.train.epochs:
+    while state.position.epoch < conf.train.most_passes:
         epoch, is_resumed = state.position.epoch + 1, state.sums is not None
         figures = yield from _train_pass(conf, state, workers)
         if epoch == 1:
@@ -42,7 +42,8 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
             if not is_resumed:  # then this process has trained the first rows too
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
-        if state.position.day is None or epoch == conf.train.epochs:
+        ends = early_stopping.passes_end(conf, epoch, figures.examples)
+        if state.position.day is None or ends:
             yield events.RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
             if not state.evaluations or state.evaluations[-1].step != state.steps:
@@ -52,9 +53,8 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
         state.position = Position(state.position.day, epoch, passes=state.position.passes + 1)
         state.sums, state.data = None, []
         stops = state.stopping.stops(conf.evaluation.patience)
-        is_last = stops or epoch == conf.train.epochs
-        yield events.PassEnds(figures, stops and epoch < conf.train.epochs, is_last)
-        if is_last:
+        yield events.PassEnds(figures, stops and not ends, is_last=stops or ends)
+        if stops or ends:
             return
 
 
@@ -66,7 +66,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
-    title = _title(conf.train.epochs, state.position)
+    title = _title(conf, state.position)
     # Later passes meet the same examples again, and what is counted is how many examples there are.
     workers.set_counting(epoch == 0)
     with workers.batches(conf, state.position, skipped) as batches:
@@ -126,15 +126,24 @@ def _source_of_label(data: Data, workers: Workers, number: int = 0) -> str:
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield events.PassStarts(current)
     batches, number, earlier = current.batches, 0, state.steps - 1
+    every, tried = conf.evaluation.every_steps, None
+    if state.epochs and early_stopping.second_pass_is_tried(
+        conf, state.position.epoch, state.epochs[0].examples
+    ):
+        of_pass = state.epochs[0].step - state.first_step
+        tried = state.epochs[0].step + max(of_pass // early_stopping.TRIED, 1)
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
         paused = time.perf_counter()
-        if _evaluation_is_due(conf.evaluation.every_steps, state, earlier):
+        is_tried = tried is not None and earlier < tried <= state.steps
+        if is_tried or _evaluation_is_due(every, state, earlier):
             yield _evaluate(conf, state, workers)
         earlier = state.steps
         yield events.BetweenSteps()
         current.seconds_paused += time.perf_counter() - paused
+        if is_tried and state.stopping.without:
+            state.stopping.give_up(conf.evaluation)
         if state.stopping.stops(conf.evaluation.patience):
             break
         current.rate_factor = factor(
@@ -154,11 +163,13 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
     yield events.PassTrained(current)
 
 
-def _title(epochs: int, position: Position) -> str:
-    title = f"epoch {position.epoch + 1}/{epochs}"
+def _title(conf: Conf, position: Position) -> str:
+    epochs, title = conf.train.epochs, f"epoch {position.epoch + 1}"
+    if epochs != AUTO:
+        title += f"/{epochs}"
     if position.day is None:
         return title
-    return f"{position.day}  {title}" if epochs > 1 else position.day
+    return position.day if epochs in (1, AUTO) else f"{position.day}  {title}"
 
 
 def _rows_to_train(conf: Conf, state: RunState) -> tuple[int | None, bool]:

@@ -118,6 +118,13 @@ class Screen:
             case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
                 rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
+            case events.PassEnds(figures=epoch, is_last=True, stops_early=False) if (
+                self._state.stopping.best_step == epoch.step and epoch.day is None
+            ):
+                say(
+                    f"the last pass was the best by {self._monitor}, so more may be better: the "
+                    f"same command with train.epochs={epoch.epoch + 5} goes on"
+                )
             case events.PassEnds(stops_early=True):
                 stopping = self._state.stopping
                 say(

@@ -172,9 +172,9 @@ def of_steps(train: Train, rows: float | None) -> Iterator[str]:
     """Too few steps to learn anything, by the number of rows (None: unknown)."""
     if not rows:
         return
-    steps = -(-int(rows) // train.batch_rows) * train.epochs
+    steps = -(-int(rows) // train.batch_rows) * train.most_passes
     if steps < FEWEST_STEPS and train.batch_rows > SMALLEST_BATCH:
-        batch = max(SMALLEST_BATCH, 1 << int(max(np.log2(rows * train.epochs / STEPS), 0)))
+        batch = max(SMALLEST_BATCH, 1 << int(max(np.log2(rows * train.most_passes / STEPS), 0)))
         count = f"{steps:,} step{'' if steps == 1 else 's'}"
         yield (
             f"{int(rows):,} rows are only {count} of train.batch_size={train.batch_rows}: take "

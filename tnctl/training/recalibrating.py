@@ -1,4 +1,4 @@
-"""Recalibration at the end of a run: `evaluation.recalibrate`."""
+"""Recalibration at the end of a run, and after each day: `evaluation.recalibrate`."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -7,39 +7,64 @@ from pydantic import JsonValue
 
 from tnctl.data.days import daily
 from tnctl.errors import refuse_if
-from tnctl.evaluation.metrics import scalars
+from tnctl.evaluation.metrics import Scored, scalars
+from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import AUTO, Conf
 from tnctl.training.report.page import FIGURES, in_words
 from tnctl.training.report.report_document import RecalibratedHead
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 
+SHARE_OF_DAY = 0.5  # of what would have been best for a day
+
 if TYPE_CHECKING:  # they import TensorFlow
+    from tnctl.model.building import Model
     from tnctl.training.observers import Stopwatch
     from tnctl.training.workers import Workers
 
 
 def check(conf: Conf) -> None:
     """Refuse a recalibration for which nothing can be fitted. Raises UserError."""
-    if not conf.evaluation.recalibrate:
+    if conf.evaluation.recalibrate in (False, AUTO):
         return
-    refuse_if(
-        daily(conf),
-        "evaluation.recalibrate goes by one set of data, and with {day} in data.train the newest "
-        "day counts. Leave it out",
-    )
     refuse_if(
         conf.train.loss.name == "mse",
         "evaluation.recalibrate is for probabilities, which train.loss.name=mse does not predict. "
         "Leave it out",
     )
     refuse_if(
-        conf.data.source("validation") is None,
+        conf.data.source("validation") is None and not daily(conf),
         "evaluation.recalibrate needs data.validation, which is not given. Give "
         "data.validation=FILES, or a share of data.train: data.split.validation=0.1",
     )
+
+
+def is_wanted(conf: Conf) -> bool:
+    """Whether the model of a run is recalibrated: with {day} after each day, else at the end."""
+    if conf.evaluation.recalibrate == AUTO:
+        has_rows = daily(conf) or conf.data.source("validation") is not None
+        return has_rows and conf.train.loss.name != "mse"
+    return bool(conf.evaluation.recalibrate)
+
+
+def recalibrate_for_next_day(model: "Model", day: str, scored: Scored) -> None:
+    """Correct a model by its predictions of a day, `scored`, that were made before training on it.
+
+    It goes a share of the way, for one day is noisy, and what is wrong on every day is corrected
+    after some.
+    """
+    fitted, _ = recalibrated(scored, day)
+    for head, of_day in fitted.items():
+        earlier = model.recalibration.get(head, Recalibration(slope=1.0, intercept=0.0))
+        corrected = of_day.after(earlier, SHARE_OF_DAY)
+        model.recalibration = model.recalibration | {head: corrected}
+        of_head = f" head {head}" if len(fitted) > 1 else ""
+        say(
+            f"{day}  recalibrated{of_head} for the next day: slope {corrected.slope:.4f}, "
+            f"intercept {corrected.intercept:+.4f}"
+        )
 
 
 def recalibrate(state: RunState, workers: "Workers", log: Log, stopwatch: "Stopwatch") -> None:

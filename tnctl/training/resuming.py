@@ -22,7 +22,7 @@ from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Conf
+from tnctl.schema import AUTO, Conf
 from tnctl.training import early_stopping, pass_sums, run_folder
 from tnctl.training.pass_position import FROM_SCRATCH
 from tnctl.training.run_folder import NOT_COMPARED
@@ -94,7 +94,11 @@ def is_given_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
 
     Training by days goes on with each new day, and with as many passes as before.
     """
-    return conf.train.epochs > checkpoint.conf()["train"]["epochs"] and not daily(conf)
+    saved = checkpoint.conf()["train"]["epochs"]
+    if saved == conf.train.epochs or daily(conf):
+        return False
+    # A run that was begun with auto has those that it has trained.
+    return conf.train.most_passes > (checkpoint.position.epoch if saved == AUTO else saved)
 
 
 def lacks_last_step(conf: Conf, checkpoint: Checkpoint) -> bool:

@@ -150,7 +150,7 @@ class Checkpoints:
         if early_stopping.keeps_best(self._conf):
             timing = {"seconds": round(self._stopwatch.seconds(), 3)}
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
-        if self._conf.evaluation.recalibrate:
+        if recalibrating.is_wanted(self._conf) and not daily(self._conf):
             recalibrating.recalibrate(state, self._workers, self._log, self._stopwatch)
 
     def save_when_interrupted(self) -> None:

@@ -98,7 +98,9 @@ class RunState:
             trained=manifest.finished,
             # Only the last checkpoint of a run can have the model of an earlier step.
             best_is_loaded=checkpoint.step < manifest.steps_trained,
-            recalibrated=None if manifest.recalibration is None else metrics.validation,
+            recalibrated=metrics.validation
+            if manifest.recalibration is not None and not checkpoint.days
+            else None,
         )
 
     @property

@@ -68,6 +68,8 @@ def show_report(output: str, report: Report) -> None:
     progress.table("", ("trained", ""), rows)
     if report.baseline is not None:
         show_baseline(report, report.baseline)
+    for sentence in report.weak_points or ():
+        progress.say(f"weak point: {sentence}")
 
 
 def show_baseline(report: Report, baseline: Baseline) -> None:

@@ -21,6 +21,7 @@ from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import NormSum, norm_sums
+from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import (
     BatchCounter,
@@ -132,8 +133,8 @@ class Workers(Protocol):
         A signal is not looked at meanwhile: the model that is saved next must be complete.
         """
 
-    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
-        """One pass over data.train of a conf in file order, read-only: metrics when `scored`.
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> Scored | None:
+        """One pass over data.train of a conf in file order, read-only: its logits when `scored`.
 
         Each batch is passed to `counter`.
         """
@@ -172,12 +173,12 @@ def look_at_training_data(
     *,
     scored: bool,
     between: Callable[[], None],
-) -> dict[str, Any] | None:
+) -> Scored | None:
     """`Workers.look` by this process alone; `between` is called after every batch."""
     # The model is evaluated on all examples, even if it is trained on a part of the negatives.
     conf = replace(conf, data=replace(conf.data, negatives=1.0))
     if scored:
-        return score(inference, conf, "train", counter=counter, between=between).metrics()
+        return score(inference, conf, "train", counter=counter, between=between)
     with unshuffled(conf, inference.model, "train") as ahead:
         for batch in ahead:
             counter.add(batch)
@@ -290,13 +291,14 @@ class LocalWorkers:
         self.model.recalibration = {}
         with waiting(f"recalibrating on data.{split}"):
             scored = score(self.inference, self._conf, split, counter=counts)
-            self.model.recalibration, scored = recalibrated(scored)
+            halved = self._conf.data.source("test") is None
+            self.model.recalibration, scored = recalibrated(scored, halved=halved)
             metrics = scored.metrics()
         measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
         self._last_metrics = self.steps, measured
         return measured
 
-    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> Scored | None:
         return look_at_training_data(
             conf, self.inference, counter, scored=scored, between=self._signals.check
         )

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.input_figures import NormSum, norm_sums
+from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import BatchCounter
 from tnctl.model.building import Model
@@ -279,13 +279,14 @@ class ClusterWorkers:
         self.model.recalibration = {}  # the others get it with each evaluation
         with waiting(f"recalibrating on data.{split}"):
             scored, counts = score_together(self._node, self._conf, self.share, split, lambda: None)
-            self.model.recalibration, scored = recalibrated(scored)
+            halved = self._conf.data.source("test") is None
+            self.model.recalibration, scored = recalibrated(scored, halved=halved)
             metrics = scored.metrics()
         measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
         self._last_metrics = self.steps, measured
         return measured
 
-    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> dict[str, Any] | None:
+    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> Scored | None:
         """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
         self.pause()
         return look_at_training_data(

@@ -23,6 +23,7 @@ from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
+from tnctl.training import recalibrating
 from tnctl.training.baseline.boosted_trees import BoostedTrees, Examples, library, version
 from tnctl.training.baseline.tree_columns import TreeColumns, cost
 from tnctl.training.report.report_document import Baseline
@@ -162,7 +163,7 @@ def _measured(
             continue
         with waiting(f"evaluating the baseline on data.{split}"):
             examples = scored(split)
-            if conf.evaluation.recalibrate and split == "validation":
+            if recalibrating.is_wanted(conf) and split == "validation":
                 try:
                     recalibration = platt_scaling.fit(examples.of_head(0))
                 except NoFitError as error:

@@ -35,7 +35,7 @@ from tnctl.model.building import Model
 from tnctl.model.table_figures import total_rows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import events
+from tnctl.training import events, recalibrating
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
 from tnctl.training.loop import train_passes
@@ -137,10 +137,11 @@ class Daily:
         rows = total_rows(workers.figures())
         figures = DayFigures(workers.model, edges, workers.contains if rows else None)
         is_new = not steps and not rows
-        metrics = None
+        scored = None
         try:
             with waiting(f"looking at {day}"):
-                metrics = workers.look(conf, figures, scored=not is_new)
+                scored = workers.look(conf, figures, scored=not is_new)
+            metrics = None if scored is None else scored.metrics()
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
         except (EmptyError, EmptyFileError) as error:
@@ -151,7 +152,7 @@ class Daily:
                     f"{day} has no row ({data[0].file}). Nothing is trained on it; write its "
                     "files again, or accept=true to train without it"
                 ) from error
-            looked, unusual = figures.result(), [gate.Anomaly("it has no row", 1.0)]
+            metrics, looked, unusual = None, figures.result(), [gate.Anomaly("it has no row", 1.0)]
         sentences = [finding.sentence for finding in unusual]
         if not looked.examples:
             say(f"{day} has no row and is passed over (accept=true)")
@@ -179,6 +180,8 @@ class Daily:
         if metrics is not None:
             line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
             say(f"{day}  before it is trained: {line}")
+        if scored is not None and recalibrating.is_wanted(self.conf):
+            recalibrating.recalibrate_for_next_day(workers.model, day, scored)
         return entry
 
     def _shorten_record(self) -> None:

@@ -58,6 +58,7 @@ def render(
     sections = [
         _header(title, conf, report),
         _tiles(report),
+        _section("Weak points", _weak_points(report)),
         _section("Training", _curves(lines_logged), "curves"),
         _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
         _section("Inputs", _inputs(inputs, report)),
@@ -338,6 +339,10 @@ def _tables(report: Report) -> Markup:
 
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
+
+
+def _weak_points(report: Report) -> Markup:
+    return joined(fill("note", text=sentence) for sentence in report.weak_points or ())
 
 
 def in_words(head: RecalibratedHead) -> str:

@@ -125,6 +125,8 @@ class Report:
     importance: dict[Text, Number] | None = omitted()
     importance_of: Text | None = omitted()
     baseline: Baseline | None = omitted()
+    weak_points: tuple[Text, ...] | None = omitted()
+    """what is wrong, with what to try: tnctl.training.weak_points"""
     checkpoint: Text
     timing: Timing
 
