@@ -316,6 +316,36 @@ def test_checkpoints_are_listed_with_the_evaluation_of_their_day(_three, cli, ra
     assert f"{values['2024-01-03']:.5f}" in cli("checkpoint", "list", "run", cwd=_three).out
 
 
+def test_each_day_recalibrates_for_the_next(_three, tmp_path, cli, ran):
+    """By predictions before training, half the way; one day at a time as three at once."""
+    for name in ("at once", "one by one"):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(_three / "daily.yaml", folder)
+        shutil.copytree(_three / "clicks", folder / "clicks")
+    words = (*TRAIN, "evaluation.recalibrate=auto")
+    done = ran(*words, cwd=tmp_path / "at once")
+    report = report_of(tmp_path / "at once")
+    plain = report_of(_three)["days"]
+    assert "2024-01-02  recalibrated for the next day: slope" in done.err
+    # The second day is judged before any correction, the third one after the second's.
+    assert report["days"][1]["before"] == plain[1]["before"]
+    assert report["days"][2]["before"]["auc"] == pytest.approx(plain[2]["before"]["auc"], abs=1e-6)
+    assert report["days"][2]["before"]["logloss"] != plain[2]["before"]["logloss"]
+    kept = newest(str(tmp_path / "at once/run")).manifest.recalibration["label"]
+    assert kept.slope != 1 and report["recalibration"]["label"]["slope"] == kept.slope
+    for days in ("..2024-01-01", "..2024-01-02", "..2024-01-03"):
+        assert cli(*words, f"data.days={days}", cwd=tmp_path / "one by one").code == 0
+    assert report_of(tmp_path / "one by one")["days"] == report["days"]
+    assert digest(newest(str(tmp_path / "one by one/run"))) == digest(newest(str(tmp_path / "at once/run")))
+    assert newest(str(tmp_path / "one by one/run")).manifest.recalibration["label"] == kept
+    # What is exported answers as the model is judged.
+    metrics = json.loads(ran("evaluate", "output=run", "data.test=day=2024-01-03/part-0.csv",
+                             cwd=tmp_path / "at once").out)  # fmt: skip
+    assert metrics["examples"] == ROWS
+    assert cli("checkpoint", "verify", "run", cwd=tmp_path / "at once").code == 0
+
+
 def test_the_same_command_again_does_nothing(three, ran):
     times = {path: path.stat().st_mtime_ns for path in three.rglob("*") if path.is_file()}
     done = ran(*TRAIN, cwd=three)

@@ -329,3 +329,29 @@ def test_the_reference_where_it_is_known():
     figures = scored(reference=reference, weight=None).metrics()
     known = ~np.isnan(reference)
     assert figures["reference_auc"] == metrics.auc(logits[known], labels[known])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_intervals_are_those_of_a_bootstrap(weighted):
+    random = np.random.default_rng(9)
+    logits = random.normal(-2, 1, 3000).astype(np.float32)
+    labels = (random.random(3000) < 1 / (1 + np.exp(-(0.6 * logits - 0.4)))).astype(np.float32)
+    weights = random.integers(1, 4, 3000).astype(np.float32) if weighted else None
+    known = metrics.intervals(HeadExamples(logits, labels, weights))
+    drawn = []
+    for _ in range(1000):
+        rows = random.integers(0, 3000, 3000)
+        weight = None if weights is None else weights[rows]
+        head = metrics.of_head(HeadExamples(logits[rows], labels[rows], weight))
+        drawn.append((head["ne"], head["copc"]))
+    for number, name in enumerate(("ne", "copc")):
+        low, high = known[name]
+        deviation = np.std([values[number] for values in drawn])
+        assert high - low == pytest.approx(2 * 1.96 * deviation, rel=0.15)
+        assert (low + high) / 2 == pytest.approx(np.mean([v[number] for v in drawn]), rel=0.02)
+
+
+def test_intervals_of_what_is_undefined():
+    zeros = np.zeros(5, np.float32)
+    known = metrics.intervals(HeadExamples(zeros, zeros))
+    assert known["ne"] is None and known["copc"] == [0, 0] and known["examples"] == 5

@@ -19,6 +19,7 @@ from tnctl.documents import DocumentError
 from tnctl.evaluation import metrics, platt_scaling
 from tnctl.evaluation.metrics import HeadExamples
 from tnctl.evaluation.platt_scaling import NoFitError, fit
+from tnctl.model.recalibration import Recalibration
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.training import saving
 
@@ -335,13 +336,43 @@ def test_the_best_model_is_recalibrated(cli, folder):
     [
         (["data.validation=null"], "evaluation.recalibrate needs data.validation"),
         (["train.loss.name=mse", "evaluation.monitor=mse"], "does not predict"),
-        (["data.train=day-{day}.csv"], "goes by one set of data"),
     ],
 )
 def test_what_cannot_be_recalibrated_is_refused_before_training(cli, folder, more, said):
     done = train(cli, folder, "refused", RECALIBRATED, *more, code=2)
     assert said in done.last
     assert not (folder / "refused/checkpoints").exists()
+
+
+def test_auto_is_where_there_is_data_and_a_probability(cli, folder):
+    train(cli, folder, "auto", "evaluation.recalibrate=auto")
+    assert report_of(folder / "auto")["recalibration"]["label"]["slope"] < 0.9
+    for name, more in {
+        "without": ["data.validation=null"],
+        "squared": ["train.loss.name=mse", "evaluation.monitor=mse"],
+    }.items():
+        train(cli, folder, name, "evaluation.recalibrate=auto", *more)
+        assert "recalibration" not in report_of(folder / name)
+
+
+def test_without_test_data_half_of_validation_judges(cli, folder):
+    train(cli, folder, "halved", RECALIBRATED, "data.test=null")
+    train(cli, folder, "before", "data.test=null")
+    report, plain = report_of(folder / "halved"), report_of(folder / "before")
+    examples = plain["intervals"]["examples"]
+    assert examples == plain["examples"]
+    assert report["intervals"]["examples"] == pytest.approx(examples / 2, rel=0.1)
+    # Half of the rows was fitted to, so the mean of all is not quite right.
+    assert report["logloss"] < plain["logloss"] and abs(report["copc"] - 1) > 1e-4
+
+
+def test_one_after_another():
+    logits = np.linspace(-3, 3, 7, dtype=np.float32)
+    first, second = Recalibration(slope=0.5, intercept=1), Recalibration(slope=2, intercept=-0.25)
+    assert second.after(first).of(logits) == pytest.approx(second.of(first.of(logits)))
+    assert second.after(first, 0.0) == first
+    half = second.after(Recalibration(slope=1, intercept=0), 0.5)
+    assert (half.slope, half.intercept) == (1.5, -0.125)
 
 
 RECIPE = """\
