@@ -13,7 +13,7 @@ from tnctl.data.partitions import partitions_of
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import is_whole
+from tnctl.schema import AUTO, is_whole
 from tnctl.starting.column_figures import Figures, figures
 from tnctl.starting.column_kinds import FEW_VALUES, Column, Context, kind_of
 from tnctl.starting.conf_text import Input, Settings, conf_text
@@ -26,8 +26,6 @@ from tnctl.starting.sample import ROWS, Sample, read_rows
 
 NUMBERS = 0.9  # the share of numbers in a column whose other texts mean a missing value
 MOST_MISSING_TEXTS = 3  # different ones in such a column
-ROWS_TRAINED = 1_000_000  # in all passes together, unless validation ends training before
-MOST_PASSES = 20
 SMALL, MIDDLE = 300_000, 3_000_000  # rows
 
 
@@ -92,7 +90,9 @@ class FirstConf:
         batch = by_rows(of_day)
         steps = f"some {-(-of_day // batch):,} steps in a day"
         train = ({"batch_size": batch, "epochs": 1}, steps)
-        return _recipe(of_day * len(self.named.days)) | {"train": train}
+        recalibrated = ({"recalibrate": AUTO}, "by each day's predictions before it is trained")
+        sections: Settings = {"train": train, "evaluation": recalibrated}
+        return _recipe(of_day * len(self.named.days)) | sections
 
 
 def _recipe(rows: int) -> Settings:
@@ -107,17 +107,15 @@ def _recipe(rows: int) -> Settings:
 
 def _passes(rows: int) -> Settings:
     """The sections train and evaluation for so many training rows."""
-    passes = min(max(round(ROWS_TRAINED / max(rows, 1)), 1), MOST_PASSES)
     batch = by_rows(rows)
-    steps = -(-rows // batch)
-    shown = f"{steps:,} steps in a pass, {steps * passes:,} in all"
-    sections: Settings = {"train": ({"batch_size": batch, "epochs": passes}, shown)}
-    if passes > 1:
-        sections["evaluation"] = (
-            {"keep": "best", "patience": 2},
-            "training ends when validation does not get better, and the best model is kept",
-        )
-    return sections
+    shown = f"{-(-rows // batch):,} steps in a pass"
+    return {
+        "train": ({"batch_size": batch, "epochs": AUTO}, shown),
+        "evaluation": (
+            {"patience": 2, "recalibrate": AUTO},
+            "passes until two were not better; the best model is kept, and recalibrated",
+        ),
+    }
 
 
 def first_conf(
