@@ -190,7 +190,7 @@ SETS: dict[str, Callable[[], Split]] = {
     "drifting": drifting,
     "adult": adult,
     "bank": lambda: bank(shuffled=False),
-    "bank shuffled": lambda: bank(shuffled=True),
+    "bank-shuffled": lambda: bank(shuffled=True),
 }
 
 

@@ -48,6 +48,7 @@ static int plan_segment(const tn_segment *segment, tn_layout *layout) {
     layout->rule = tn_rule_of(optimizer);
     layout->extras = tn_extras_of(optimizer);
     layout->keep = 1 - (double)optimizer->learning_rate * (double)optimizer->decay;
+    layout->shrink = (double)optimizer->learning_rate * (double)optimizer->lazy_l2;
     return layout->keep < 0 ? TN_BAD_VALUE : TN_OK;
 }
 
@@ -61,7 +62,7 @@ static int plan_layout(tn_table *table, const tn_segment *segments) {
         if (code != TN_OK) {
             return code;
         }
-        table->has_decay |= segment->extras.decay > 0;
+        table->has_decay |= segment->extras.decays;
         segment->state_at = at;
         at += tn_state_floats(&segments[s].optimizer, segments[s].width);
     }

@@ -1,8 +1,9 @@
 /* tn_decay.h - weights that decay when they are read.
  *
- * Each step multiplies every weight by f = 1 - learning_rate*decay, and no step touches every row.
- * So a row keeps the weights of its last update and the step of it (`changed`), and what it reads
- * is computed from both:
+ * Each step multiplies every weight by a factor f, and no step touches every row. f is
+ * 1 - learning_rate*decay, or with lazy_l2 1 - learning_rate*lazy_l2/(sqrt(G)+eps), which no step
+ * changes that does not update the row. So a row keeps the weights of its last update and the step
+ * of it (`changed`), and what it reads is computed from both:
  *
  *     step        10        11        12        13        14
  *     row         w = 2.0   .         .         .         is read: 2.0 * f^4
@@ -20,6 +21,8 @@
 #ifndef TN_DECAY_H
 #define TN_DECAY_H
 
+#include <math.h>
+
 #include "tn_table.h"
 
 /* base^exponent by repeated squaring. No libm: the same bits on every machine. */
@@ -32,9 +35,25 @@ static inline double tn_power(double base, uint32_t exponent) {
     return power;
 }
 
-/* What is left at step `at` of a weight that was written at step `changed`. */
-static inline float tn_kept(const tn_layout *segment, uint32_t changed, uint32_t at) {
-    return changed < at ? (float)tn_power(segment->keep, at - changed) : 1;
+/* What the lazy_l2 of a step leaves of a weight: AdaGrad's step for the gradient lazy_l2*w.
+ * `shrink` is learning_rate*lazy_l2. The accumulator is that of the row's last update. */
+static inline double tn_lazy_keep(double shrink, float epsilon, float accumulator) {
+    double share = shrink / (double)(sqrtf(accumulator) + epsilon);
+    return share < 1 ? 1 - share : 0;
+}
+
+/* What a step leaves of the weights of a row: f. */
+static inline double tn_keep(const tn_layout *segment, const tn_row *row) {
+    if (segment->shrink == 0) {
+        return segment->keep;
+    }
+    const float *state = row_floats(row) + segment->state_at;
+    return tn_lazy_keep(segment->shrink, segment->as_given.optimizer.epsilon, *state);
+}
+
+/* What is left at step `at` of the weights that a row keeps. */
+static inline float tn_kept(const tn_layout *segment, const tn_row *row, uint32_t at) {
+    return row->changed < at ? (float)tn_power(tn_keep(segment, row), at - row->changed) : 1;
 }
 
 #endif

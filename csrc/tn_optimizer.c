@@ -356,9 +356,13 @@ static const tn_rule RULES[] = {
                            .rows = tensornet_ftrl_rows},
 };
 
-static const tn_setting EXTRAS[] = {FLOAT(l2, 0, FLT_MAX),       FLOAT(decay, 0, FLT_MAX),
-                                    FLOAT(clip, 0, FLT_MAX),     FLOAT(bound, 0, FLT_MAX),
-                                    FLOAT(max_norm, 0, FLT_MAX), {0}};
+static const tn_setting EXTRAS[] = {FLOAT(l2, 0, FLT_MAX),
+                                    FLOAT(decay, 0, FLT_MAX),
+                                    FLOAT(clip, 0, FLT_MAX),
+                                    FLOAT(bound, 0, FLT_MAX),
+                                    FLOAT(max_norm, 0, FLT_MAX),
+                                    FLOAT(lazy_l2, 0, FLT_MAX),
+                                    {0}};
 
 static const tn_setting LEARNING_RATE = FLOAT(learning_rate, 0, FLT_MAX);
 
@@ -427,19 +431,25 @@ int tn_optimizer_fits(const tn_optimizer *o, int dense) {
     for (uint32_t kind = 1; tn_optimizer_kind(kind) != NULL; kind++) {
         fit &= settings_fit(o, tn_optimizer_kind(kind), kind == o->kind);
     }
+    /* Rows of AdaGrad alone have the accumulator that lazy_l2 needs, and one of both factors. */
+    fit &= o->lazy_l2 == 0 || (!dense && o->kind == TN_ADAGRAD && o->decay == 0);
     return fit && (rule->fits == NULL || rule->fits(o));
 }
 
 /* A kind whose own settings have an l2 uses it in its formula. */
 tn_extras tn_extras_of(const tn_optimizer *o) {
-    tn_extras extras = {o->l2, o->decay, o->clip, o->bound, o->max_norm, 0};
+    tn_extras extras = {.l2 = o->l2,
+                        .clip = o->clip,
+                        .bound = o->bound,
+                        .max_norm = o->max_norm,
+                        .decays = o->decay > 0 || o->lazy_l2 > 0};
     const tn_setting *settings = tn_rule_of(o)->kind.settings;
     for (uint32_t i = 0; i < TN_MAX_SETTINGS; i++) {
         if (settings[i].name != NULL && settings[i].offset == offsetof(tn_optimizer, l2)) {
             extras.l2 = 0;
         }
     }
-    extras.any = extras.l2 > 0 || extras.decay > 0 || extras.clip > 0 || extras.bound > 0 ||
+    extras.any = extras.l2 > 0 || extras.decays || extras.clip > 0 || extras.bound > 0 ||
                  extras.max_norm > 0;
     return extras;
 }

@@ -16,7 +16,8 @@
 /* What any optimizer can be given beside its own formula; all 0 when it has none of it. */
 typedef struct tn_extras {
     float l2; /* as an addition to the gradient: 0 for FTRL, whose l2 is in its formula */
-    float decay, clip, bound, max_norm;
+    float clip, bound, max_norm;
+    int decays; /* it has decay or lazy_l2 */
     int any;
 } tn_extras;
 

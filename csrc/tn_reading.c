@@ -10,7 +10,7 @@ TN_INLINE void read_segment(const tn_table *table, const tn_layout *segment, tn_
     for (uint64_t i = 0; i < n; i++) {
         const float *weights = row_floats(rows[i]) + segment->weights_at;
         float *values = to[i] + first;
-        float kept = table->has_decay ? tn_kept(segment, rows[i]->changed, at) : 1;
+        float kept = table->has_decay ? tn_kept(segment, rows[i], at) : 1;
         for (uint32_t j = 0; j < width; j++) {
             values[j] = weights[j] * kept;
         }

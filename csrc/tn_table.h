@@ -79,7 +79,8 @@ typedef struct {
     uint32_t sums_at;    /* in the summed gradient of a row: widest segment first, for alignment */
     double *corrections; /* Adam: sqrt(1-b2^t)/(1-b1^t) for t = 1 ..; 1 past the end */
     uint64_t n_corrections;
-    double keep; /* what a step's decay leaves of a weight; 1 without */
+    double keep;   /* what a step's decay leaves of a weight; 1 without */
+    double shrink; /* learning_rate*lazy_l2; 0 without: see tn_decay.h */
 } tn_layout;
 
 /* Which occurrence of an id makes its row, of the rules of a group (tn_admission.c). */

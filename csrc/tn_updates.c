@@ -71,15 +71,15 @@ TN_INLINE void final_of_width(const row_block *block, const tn_layout *segment, 
         }
         const tn_row *row = block->rows[i];
         float *w = row_floats(row) + segment->weights_at;
-        if (segment->extras.decay > 0) {
-            multiply(w, tn_kept(segment, row->changed, tn_last_step(table)), width);
+        if (segment->extras.decays) {
+            multiply(w, tn_kept(segment, row, tn_last_step(table)), width);
         }
         final_gradient(&segment->extras, w, block->sums[i] + segment->sums_at, final, width);
         if (block->scale != 1) {
             multiply(final, block->scale, width);
         }
-        if (segment->extras.decay > 0 && (table->all || row->changed < table->step)) {
-            multiply(w, (float)segment->keep, width);
+        if (segment->extras.decays && (table->all || row->changed < table->step)) {
+            multiply(w, (float)tn_keep(segment, row), width);
         }
     }
 }
@@ -273,7 +273,7 @@ TN_INLINE double row_squares(const tn_table *table, const tn_row *row, const flo
         float w[MAX_WIDTH], g[MAX_WIDTH];
         if (segment->extras.l2 > 0) {
             copy_floats(w, row_floats(row) + segment->weights_at, width);
-            multiply(w, tn_kept(segment, row->changed, tn_last_step(table)), width);
+            multiply(w, tn_kept(segment, row, tn_last_step(table)), width);
         }
         final_gradient(&segment->extras, w, sums + segment->sums_at, g, width);
         squares += sum_of_squares(g, width);

@@ -122,7 +122,7 @@ void tn_thread_pool_hold(tn_thread_pool *pool, int held);
 #define TN_TENSORNET_FTRL 8
 
 /* Settings are finite and at least 0, those that a kind does not have too, which it ignores. What
- * every kind has (l2, decay, clip, bound, max_norm) is off at 0. */
+ * every kind has (l2, decay, clip, bound, max_norm, lazy_l2) is off at 0. */
 typedef struct tn_optimizer {
     uint32_t kind;
     uint32_t nesterov; /* SGD with momentum */
@@ -136,6 +136,7 @@ typedef struct tn_optimizer {
     float clip;          /* each coordinate of a summed gradient is held in [-clip, clip] */
     float bound;         /* each weight is held in [-bound, bound] after its update */
     float max_norm;      /* then a row's longer w is scaled to this L2 norm; not dense */
+    float lazy_l2;       /* rows of TN_ADAGRAD without decay, see below */
     double beta1, beta2; /* Adam: each in [0, 0.9999] */
 } tn_optimizer;
 
@@ -190,10 +191,19 @@ uint32_t tn_optimizer_states(const tn_optimizer *optimizer, int dense, tn_state 
  * last update (`changed`), which are what tn_encode writes, and reads as w * f^(steps since then),
  * the power taken by repeated squaring in double, rounded to float, then multiplied once. A find
  * that inserts belongs to the table's step and reads the weights as the step before left them;
- * one that does not, and tn_table_lookup, read them at the table's step. */
+ * one that does not, and tn_table_lookup, read them at the table's step.
+ *
+ * lazy_l2 is L2 of every row at every step, where l2 is of the rows of the batch: the same with
+ * f = 1 - learning_rate*lazy_l2/(sqrt(G)+eps), at least 0, with the G of the row's last update. It
+ * is what AdaGrad takes off for the gradient lazy_l2*w, so that a row that is updated rarely comes
+ * to rest where its mean gradient and lazy_l2*w are equal (Carpenter, Lazy Sparse Stochastic
+ * Gradient Descent for Regularized Multinomial Logistic Regression, 2008, section 3.2). */
 
 /* factors[i] = f^counts[i], as tables read decayed weights. */
 void tn_decay_factors(double f, const uint32_t *counts, uint64_t n, float *factors);
+/* The same with the f of lazy_l2 for each accumulator G; `shrink` is learning_rate*lazy_l2. */
+void tn_lazy_factors(double shrink, float epsilon, const float *accumulators,
+                     const uint32_t *counts, uint64_t n, float *factors);
 
 /* ---- Sparse table ------------------------------------------------------- */
 

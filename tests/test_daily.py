@@ -337,7 +337,9 @@ def test_each_day_recalibrates_for_the_next(_three, tmp_path, cli, ran):
     for days in ("..2024-01-01", "..2024-01-02", "..2024-01-03"):
         assert cli(*words, f"data.days={days}", cwd=tmp_path / "one by one").code == 0
     assert report_of(tmp_path / "one by one")["days"] == report["days"]
-    assert digest(newest(str(tmp_path / "one by one/run"))) == digest(newest(str(tmp_path / "at once/run")))
+    assert digest(newest(str(tmp_path / "one by one/run"))) == digest(
+        newest(str(tmp_path / "at once/run"))
+    )
     assert newest(str(tmp_path / "one by one/run")).manifest.recalibration["label"] == kept
     # What is exported answers as the model is judged.
     metrics = json.loads(ran("evaluate", "output=run", "data.test=day=2024-01-03/part-0.csv",

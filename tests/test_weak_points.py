@@ -55,7 +55,9 @@ def test_too_high_in_all_is_said_where_it_is_certain():
 
 def test_no_better_than_the_mean():
     lines = weak_points(conf_of(), report_of(20_000, skill=0.0))
-    assert lines[0].startswith("NE 1.") and "the mean label for every row would be better" in lines[0]
+    assert (
+        lines[0].startswith("NE 1.") and "the mean label for every row would be better" in lines[0]
+    )
 
 
 def test_rows_that_are_memorised():

@@ -65,6 +65,10 @@ static inline tn_optimizer random_optimizer(random_source *random) {
     optimizer.clip = 0.5f * (float)random_below(random, 2);
     optimizer.l2 += 0.03f * (float)random_below(random, 2);
     optimizer.decay = 0.02f * (float)random_below(random, 2);
+    if (optimizer.kind == TN_ADAGRAD && random_below(random, 2)) {
+        optimizer.decay = 0;
+        optimizer.lazy_l2 = 0.02f + (float)random_below(random, 2); /* the last: nothing is left */
+    }
     optimizer.bound = 0.1f * (float)random_below(random, 2);
     optimizer.max_norm = 0.15f * (float)random_below(random, 2);
     return optimizer;

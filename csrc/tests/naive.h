@@ -266,14 +266,19 @@ static inline void naive_insert_cells(naive_table *naive, const test_cells *cell
 /* ---- Decay -------------------------------------------------------------- */
 
 /* What a step leaves of a weight: of the learning rate that the table was made with. */
-static inline double naive_keep(const test_plan *plan, uint32_t s) {
+static inline double naive_keep(const test_plan *plan, uint32_t s, const naive_row *row) {
     const tn_optimizer *o = &plan->segments[s].optimizer;
+    if (o->lazy_l2 > 0) {
+        double root = (double)(sqrtf(row->floats[state_at(plan, s)]) + o->epsilon);
+        double left = 1 - (double)o->learning_rate * (double)o->lazy_l2 / root;
+        return left > 0 ? left : 0;
+    }
     return 1 - (double)o->learning_rate * (double)o->decay;
 }
 
 static inline float naive_kept(const test_plan *plan, uint32_t s, const naive_row *row,
                                uint32_t step) {
-    double square = naive_keep(plan, s), power = 1;
+    double square = naive_keep(plan, s, row), power = 1;
     uint32_t steps = square < 1 && row->changed < step ? step - row->changed : 0;
     for (uint32_t n = steps; n > 0; n /= 2) {
         if (n % 2 == 1) {
@@ -597,7 +602,7 @@ static inline void naive_update(naive_table *naive, naive_row *row, float scale)
             w[j] = naive_weight(plan, row, s, j, last);
             g[j] = naive_final(o, *sums++, w[j]) * scale;
             if (plan->all || row->changed < naive->step) {
-                w[j] *= (float)naive_keep(plan, s);
+                w[j] *= (float)naive_keep(plan, s, row);
             }
         }
         naive_rule(o, row, s, state, w, g, plan->segments[s].width);

@@ -529,6 +529,11 @@ static void refuse_tables(const test_plan *plan, tn_thread_pool *pool) {
     CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
     wrong[4].optimizer = (tn_optimizer){.kind = TN_SGD, .learning_rate = 1, .nesterov = 2};
     CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){
+        .kind = TN_ADAGRAD, .learning_rate = 0.1f, .epsilon = 1e-8f, .decay = 1, .lazy_l2 = 1};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
+    wrong[4].optimizer = (tn_optimizer){.kind = TN_SGD, .learning_rate = 1, .lazy_l2 = 1};
+    CHECK_CODE(tn_table_new(wrong + 4, 1, 1, pool, &out), TN_BAD_VALUE);
     CHECK(out == NULL);
     tn_state states[TN_MAX_STATES];
     for (int dense = 0; dense < 2; dense++) {

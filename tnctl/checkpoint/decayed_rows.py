@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.table_document import LAST_HASH, Table
-from tnctl.tables import days_of_steps, decay_factors
+from tnctl.tables import days_of_steps, weight_factors
 
 
 def known_rows(
@@ -33,10 +33,10 @@ def as_read(records: NDArray[Any], table: Table, step: int) -> NDArray[Any]:
     """Records [n] of the table's record dtype with the weights that are read at a step."""
     for segment in table.segments:
         optimizer = segment.optimizer.rule()
-        if optimizer.decay:
+        if optimizer.decays:
             records = records.copy()
             unread = (step - records["changed"]).astype(np.uint32)
-            factors = decay_factors(optimizer.decay_factor, unread)
+            factors = weight_factors(optimizer, segment.name, records, unread)
             records[segment.name] *= factors[:, np.newaxis]
     return records
 

@@ -28,7 +28,7 @@ def _settings(name: str) -> dict[str, float | bool]:
 # The settings that only some optimizers have, with their defaults. With compat=tensornet the rule
 # of NAME is tensornet_NAME, where there is one.
 RULES = {name: _settings(name) for name in sorted([*KINDS, "adamw"])}
-OF_EVERY_RULE = ("l2", "weight_decay", "clip", "bound", "max_norm")
+OF_EVERY_RULE = ("l2", "weight_decay", "clip", "bound", "max_norm", "lazy_l2")
 
 
 def having(setting: str) -> tuple[str, tuple[str, ...]]:
@@ -133,6 +133,14 @@ class Optimizer(Section):
     max_norm: float = number(
         0.0, 0, 1_000_000, "longer embeddings are shortened to it (0: not; rows only)"
     )
+    lazy_l2: float = number(
+        0.0,
+        0,
+        1_000_000,
+        "rows only: as l2, of every row at every step, also of those outside the batch (a row that "
+        "is read or updated catches up); of the learning rate without its schedule",
+        only_for=("name", ("adagrad",)),
+    )
     gradient_decay: float | None = number(
         None,
         0,
@@ -162,6 +170,10 @@ class Optimizer(Section):
                 "ftrl divides by beta + l2 + the root of its accumulator: one of beta, l2 and "
                 "initial_accumulator must be above 0",
             )
+        refuse_if(
+            self.lazy_l2 and self.weight_decay,
+            "lazy_l2 and weight_decay both shrink all rows. Leave one of them out",
+        )
         refuse_if(
             self.learning_rate * self.weight_decay >= 1,
             "weight_decay * learning_rate must be below 1: nothing would be left",
@@ -276,6 +288,7 @@ class Optimizers(Section):
         refuse_if(
             self.dense.max_norm, "dense.max_norm: a maximum norm is for rows; dense takes bound"
         )
+        refuse_if(self.dense.lazy_l2, "dense.lazy_l2: it is for rows; dense takes l2")
 
     def check_compat(self, compat: str | None) -> None:
         """Raise UserError for settings and rules that TensorNet's formulas do not have."""

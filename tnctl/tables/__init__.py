@@ -17,6 +17,7 @@ from tnctl.tables.records import (
     decay_factors,
     key_hashes,
     record_dtype,
+    weight_factors,
 )
 from tnctl.tables.row_exchange import KeyWorkspace, PullWorkspace, RankKeys, weighted_sum
 from tnctl.tables.shards import ALL_SHARDS, Shards, shards_of
@@ -59,5 +60,6 @@ __all__ = [
     "record_dtype",
     "shards_of",
     "to_bfloat16",
+    "weight_factors",
     "weighted_sum",
 ]

@@ -45,6 +45,7 @@ class Optimizer(_Settings):
     `clip` bounds each summed gradient, `bound` each weight, `max_norm` the L2 norm of a row's
     segment (not dense). `decay` takes learning_rate*decay of every weight at every step: of rows
     by the learning rate that the table was made with, of dense weights (AdamW) by the current one.
+    `lazy_l2` is L2 of all rows at every step (adagrad, not dense, not beside `decay`).
     csrc/tnctl.h has the formulas, and the order of all this.
     """
 
@@ -89,6 +90,11 @@ class Optimizer(_Settings):
         return [(ffi.string(state.name).decode(), state.extent) for state in states[0:n]]
 
     @property
+    def decays(self) -> bool:
+        """Whether rows read otherwise the longer they are not updated."""
+        return bool(self.decay or self.lazy_l2)
+
+    @property
     def decay_factor(self) -> float:
-        """The factor by which a step of the table decays a row's weight: f of `decay_factors`."""
+        """The factor by which `decay` reduces a row's weight in a step: f of `decay_factors`."""
         return 1 - float(np.float32(self.learning_rate)) * float(np.float32(self.decay))

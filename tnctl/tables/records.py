@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import lib
 from tnctl.tables.memory import check, pointer
+from tnctl.tables.optimizer_kinds import Optimizer
 from tnctl.tables.plans import Segment
 
 CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
@@ -42,6 +43,28 @@ def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
     factors = np.empty(len(counts), np.float32)
     lib.tn_decay_factors(
         f, pointer(counts, np.uint32), len(counts), pointer(factors, np.float32, True)
+    )
+    return factors
+
+
+def weight_factors(
+    optimizer: Optimizer, segment: str, records: NDArray[Any], steps: NDArray[np.uint32]
+) -> NDArray[np.float32]:
+    """What is left of the weights of a segment of records [n], float32 [n], as tables round it.
+
+    `steps` uint32 [n] is how many there were since each record's `changed`.
+    """
+    if not optimizer.lazy_l2:
+        return decay_factors(optimizer.decay_factor, steps)
+    accumulators = np.ascontiguousarray(records[f"{segment}.accumulator"][:, 0])
+    factors = np.empty(len(steps), np.float32)
+    lib.tn_lazy_factors(
+        float(np.float32(optimizer.learning_rate)) * float(np.float32(optimizer.lazy_l2)),
+        optimizer.epsilon,
+        pointer(accumulators, np.float32),
+        pointer(steps, np.uint32),
+        len(steps),
+        pointer(factors, np.float32, True),
     )
     return factors
 

@@ -321,7 +321,7 @@ class TableSelection:
 
     def _reads_differ(self, then: Moment) -> bool:
         """Whether rows that were not updated may read otherwise than they did."""
-        decaying = any(segment.optimizer.decay for segment in self._table.segments)
+        decaying = any(segment.optimizer.rule().decays for segment in self._table.segments)
         counted = self.shape.cvm and list(then.days)[-1:] != list(self._now.days)[-1:]
         return counted or (decaying and then.step != self._now.step)
 

@@ -22,7 +22,7 @@ from tnctl.tables import (
     Segment,
     SparseTable,
     days_of_steps,
-    decay_factors,
+    weight_factors,
 )
 from tnctl.tables.columns import group_salt, mix64
 from tnctl.training.warm.pairing import Pairing
@@ -109,17 +109,22 @@ class Conversion:
 
     def __init__(self, part: Table, table: SparseTable, clock: Clock, keeps_state: bool) -> None:
         self._table, self._clock, self._keeps_state = table, clock, keeps_state
-        self._decay_factors = {
-            segment.name: segment.optimizer.rule().decay_factor for segment in part.segments
-        }
+        self._optimizers = {segment.name: segment.optimizer.rule() for segment in part.segments}
         # A row keeps the step of its last change only if the decay since that step is the same by
         # both confs: then its stored weights read as before.
         self._unchanged = all(
-            self._decay_factors.get(segment.name) == segment.optimizer.decay_factor
+            self._decays_as_before(segment.optimizer, self._optimizers.get(segment.name))
             for segment in table.segments
         )
-        decays = any(segment.optimizer.decay_factor != 1 for segment in table.segments)
+        decays = any(segment.optimizer.decays for segment in table.segments)
         self._changed_now = decays and not self._unchanged
+
+    def _decays_as_before(self, optimizer: Optimizer, earlier: Optimizer | None) -> bool:
+        if earlier is None:
+            return not optimizer.decays
+        if optimizer.lazy_l2 or earlier.lazy_l2:  # it goes by the accumulator too
+            return self._keeps_state and optimizer == earlier
+        return optimizer.decay_factor == earlier.decay_factor
 
     def __call__(
         self,
@@ -137,7 +142,7 @@ class Conversion:
         if not self._changed_now:
             made["changed"] = records["changed"]
         for segment in self._table.segments:
-            if segment.name in self._decay_factors:
+            if segment.name in self._optimizers:
                 self._fill_segment(segment, records, made)
         self._fill_counts(records, made, show_decays)
         return made
@@ -145,10 +150,11 @@ class Conversion:
     def _fill_segment(self, segment: Segment, records: NDArray[Any], made: NDArray[Any]) -> None:
         """Copy the weights of a segment, and the optimizer's state or what replaces it."""
         weights = records[segment.name]
-        decay_factor = self._decay_factors[segment.name]
-        if not self._unchanged and decay_factor != 1:
+        earlier = self._optimizers[segment.name]
+        if not self._unchanged and earlier.decays:
             since = (self._clock.step - records["changed"]).astype(np.uint32)
-            weights = weights * decay_factors(decay_factor, since)[:, None]
+            factors = weight_factors(earlier, segment.name, records, since)
+            weights = weights * factors[:, None]
         made[segment.name][:, : weights.shape[1]] = weights
         if self._keeps_state:
             for name, _, _ in segment.optimizer.state_names(segment.width):
