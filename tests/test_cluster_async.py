@@ -30,7 +30,7 @@ from tnctl.training.training_run import train
 LIFE = [
     "life.admission.after=2", "life.sketch=1048576", "life.shows.cvm=true",
     "life.eviction.unseen_steps=4", "life.eviction.every_steps=3",
-    "optimizer.embedding.weight_decay=0.1", "optimizer.dense.name=adam",
+    "optimizer.embedding.lazy_l2=0.001", "optimizer.dense.name=adam",
     "slots.interests.pooling=none", "slots.interests.max_length=3", "train.epochs=2",
     "recipe.dropout=0.2", "recipe.batch_norm=true",
     "evaluation.every_steps=9", "save.every_steps=4", "save.keep=0", "save.full_every=3",

@@ -31,7 +31,7 @@ LIFE = [
     f"optimizer.clip_norm={CLIP_NORM}", "optimizer.embedding.l2=0.001",
     "life.admission.after=2", "life.sketch=1048576", "life.shows.cvm=true",
     "life.eviction.unseen_steps=4", "life.eviction.every_steps=3",
-    "optimizer.embedding.weight_decay=0.1",
+    "optimizer.embedding.lazy_l2=0.001", "optimizer.embedding.initial_gradients=10",
     "optimizer.dense.weight_decay=0.01", "optimizer.schedule.warmup_steps=5",
     "recipe.batch_norm=true", "recipe.dropout=0.2", "save.full_every=3",
     "slots.interests.pooling=none", "slots.interests.max_length=3",

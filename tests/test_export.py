@@ -29,7 +29,7 @@ CHANGING = {
         "shows": {"keep": True, "decay": 0.5, "cvm": True},
         "eviction": {"unseen_steps": 6},
     },
-    "optimizer": {"embedding": {"name": "adagrad", "weight_decay": 0.1}},
+    "optimizer": {"embedding": {"name": "adagrad", "lazy_l2": 0.002}},
 }
 LIVES = {"plain": {}, "changing": CHANGING}
 FILTERS = {

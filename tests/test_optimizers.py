@@ -20,6 +20,7 @@ from tnctl.tables import (
     Workspace,
     decay_factors,
     optimizer_kinds,
+    weight_factors,
 )
 
 RULES = {
@@ -375,6 +376,45 @@ def test_decayed_rows_are_read_by_the_clock() -> None:
     assert records["changed"][0] == 10
     factors = decay_factors(0.75, np.array([0, 1, 2, 1000], np.uint32))
     np.testing.assert_array_equal(factors, np.float32([1, 0.75, 0.75**2, 0.75**1000]))
+
+
+def test_lazy_l2_is_l2_of_every_step():
+    """Against a row that gets the gradient l2 * w at every step, its accumulator left as it is."""
+    rate, l2, start = 0.1, 0.3, 0.5
+    table = make_table(
+        Optimizer("adagrad", rate, lazy_l2=l2, epsilon=1e-8, initial_accumulator=start), 2, 1
+    )
+    batch = Workspace(table, [SlotPlan(4, "sum", 0)])
+    id_, ends = np.array([7], np.uint64), np.array([0, 1], np.uint32)
+    w, total = table.fresh_records(np.array([4], np.uint16), id_)["w"][0].astype(np.float64), start
+    random, last = np.random.default_rng(1), 0
+    for step in (1, 2, 3, 7, 8, 20, 21):
+        for _ in range(last + 1, step):
+            w = w - rate / np.sqrt(total) * l2 * w if last else w
+        table.set_step(step)
+        batch.find(id_, ends, 1, insert=True)
+        gradient = random.normal(size=(1, 2)).astype(np.float32)
+        batch.accumulate([gradient])
+        batch.apply(1.0)
+        w = w - rate / np.sqrt(total) * l2 * w if last else w
+        total += float((gradient.astype(np.float64) ** 2).mean())
+        w, last = w - rate / np.sqrt(total) * gradient[0], step
+        np.testing.assert_allclose(table.lookup(4, 7), w, rtol=1e-5)
+    [records] = table.records()
+    for steps in (0, 1, 50):
+        table.set_step(21 + steps)
+        factors = weight_factors(table.segments[0].optimizer, "w", records, np.uint32([steps]))
+        np.testing.assert_array_equal(table.lookup(4, 7), records["w"][0] * factors[0])
+    # So much that a step leaves nothing.
+    strong = make_table(
+        Optimizer("adagrad", 1.0, lazy_l2=9.0, epsilon=1e-8, initial_accumulator=start), 2, 1
+    )
+    batch = Workspace(strong, [SlotPlan(4, "sum", 0)])
+    strong.set_step(1)
+    batch.find(id_, ends, 1, insert=True)
+    assert strong.lookup(4, 7).any()
+    strong.set_step(2)
+    assert not strong.lookup(4, 7).any()
 
 
 # ---- Threads, loading ----------------------------------------------------------

@@ -202,7 +202,7 @@ OVERFITS = ["train.epochs=5", "optimizer.embedding.learning_rate=0.5", "train.ba
 
 def test_keep_best_ends_with_the_best_model(workspace, cli):
     # Rows that decay are read by the clock of the best, not by that of the last.
-    overrides = [*OVERFITS, "evaluation.every_steps=4", "optimizer.embedding.weight_decay=0.02"]
+    overrides = [*OVERFITS, "evaluation.every_steps=4", "optimizer.embedding.lazy_l2=0.0001"]
     train(cli, workspace, *overrides, "output=last")
     last = report_of(workspace / "last")
     values = [evaluation["validation"]["auc"] for evaluation in last["evaluations"]]

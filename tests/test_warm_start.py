@@ -401,8 +401,8 @@ def test_crosses_are_of_the_same_parts():
         check_inputs(pair("there", old, turned), Statistics(), Statistics())
 
 
-def table_of(decay, shows=False):
-    optimizer = Optimizer("sgd", 0.1, decay=decay)
+def table_of(decay, shows=False, **optimizer):
+    optimizer = Optimizer("sgd", 0.1, decay=decay) if not optimizer else Optimizer(**optimizer)
     segment = Segment("embedding", 2, "concat", optimizer)
     table = SparseTable([segment], 1, Pool(1), shows=shows)
     table.add_group(0, "a", [TableInitial("normal", 1.0)])
@@ -429,6 +429,30 @@ def test_decayed_weights_come_as_they_read():
         for record in records:
             read = new.lookup(0, int(record["id"]))
             np.testing.assert_allclose(read, record["embedding"] * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keeps_state", [True, False])
+@pytest.mark.parametrize("lazy_l2", [0.2, 0.1, 0.0])
+def test_rows_with_lazy_l2_come_as_they_read(lazy_l2, keeps_state):
+    """Its decay goes by the accumulator: with another one the steps are not counted again."""
+    rule = {"name": "adagrad", "learning_rate": 0.1, "initial_accumulator": 0.5}
+    old, part = table_of(0, **rule, lazy_l2=0.2)
+    old.set_step(3)
+    records = old.fresh_records(np.zeros(5, np.uint16), np.arange(5, dtype=np.uint64))
+    records["embedding.accumulator"][:, 0] = [0.5, 1, 2, 3, 4]
+    old.insert_records(records[np.argsort(old.hashes(records["group"], records["id"]))].view("u1"))
+    old.set_step(10)
+    new, _ = table_of(0, **rule, lazy_l2=lazy_l2)
+    new.set_step(10)
+    convert = row_transfer.Conversion(part, new, Clock(10), keeps_state)
+    made = convert(records, records["group"], (np.ones(5), np.ones(5)))
+    stays = lazy_l2 == 0.2 and keeps_state
+    assert (made["changed"] == (3 if stays or not lazy_l2 else 10)).all()
+    new.insert_records(made[np.argsort(new.hashes(made["group"], made["id"]))].view("u1"))
+    for record, left in zip(records, 1 - 0.02 / np.sqrt([0.5, 1, 2, 3, 4]), strict=True):
+        read = old.lookup(0, int(record["id"]))
+        np.testing.assert_allclose(read, record["embedding"] * left**7, rtol=1e-5)
+        np.testing.assert_allclose(new.lookup(0, int(record["id"])), read, rtol=1e-6)
 
 
 def test_show_and_click_read_as_before_under_another_decay():

@@ -255,11 +255,11 @@ def optimizers_of(optimizers: Optimizers, name: str, slot: Slot) -> tuple[Optimi
     return of_group.linear or optimizers.linear, embedding
 
 
-def segments(compat: str | None, table: TableLayout) -> list[Segment]:
+def segments(conf: Conf, table: TableLayout) -> list[Segment]:
     """The segments of a table's rows: the linear weight and the embedding, where it has them."""
     kind = table.kind
     return [
-        Segment(name, width, output, table_optimizer(optimizer, compat))
+        Segment(name, width, output, table_optimizer(optimizer, conf))
         for name, width, output, optimizer in (
             (LINEAR, 1, "sum", kind.linear_optimizer),
             (EMBEDDING, kind.width, "concat", kind.embedding_optimizer),
@@ -322,7 +322,7 @@ def most_rows(eviction: Eviction, stride: int) -> int:
     return eviction.rows or 0 if eviction.bytes is None else max(eviction.bytes // stride, 1)
 
 
-def table_optimizer(optimizer: Optimizer, compat: str | None) -> TableOptimizer:
+def table_optimizer(optimizer: Optimizer, conf: Conf) -> TableOptimizer:
     """The conf's optimizer as the C tables take it."""
-    name, settings = optimizer.in_c(compat)
+    name, settings = optimizer.in_c(conf.compat, conf.rows_of_step)
     return TableOptimizer(name, optimizer.learning_rate, **settings)

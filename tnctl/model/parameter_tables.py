@@ -94,12 +94,12 @@ def empty_tables(conf: Conf, layout: Layout, pool: Pool) -> list[SparseTable]:
 
 def dense_table(conf: Conf, sizes: Sequence[int], pool: Pool) -> DenseTable:
     """The table of the dense weights: variable i has `sizes[i]` floats, zeros."""
-    return DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf.compat), pool)
+    return DenseTable(sizes, table_optimizer(conf.optimizer.dense, conf), pool)
 
 
 def _empty_table(conf: Conf, table_layout: TableLayout, pool: Pool) -> SparseTable:
     table = SparseTable(
-        segments(conf.compat, table_layout),
+        segments(conf, table_layout),
         conf.seed,
         pool,
         updates=conf.optimizer.updates,

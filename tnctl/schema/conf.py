@@ -95,6 +95,12 @@ class Conf(Section):
         return self.paths.path("recipe.name", name) if name.endswith(".py") else name
 
     @property
+    def rows_of_step(self) -> int:
+        """The examples of a step: the batch, of all workers that take a step together."""
+        together = self.cluster.start is not None and self.cluster.mode == "sync"
+        return self.train.batch_rows * ((self.cluster.workers or 1) if together else 1)
+
+    @property
     def tls(self) -> Tls:
         """`cluster.tls` with paths from where they start."""
         tls = self.cluster.tls

@@ -76,6 +76,14 @@ class Optimizer(Section):
         f"where the accumulator starts ({default_of('initial_accumulator')})",
         only_for=having("initial_accumulator"),
     )
+    initial_gradients: float | None = number(
+        None,
+        0,
+        1_000_000,
+        "rows only, in the place of initial_accumulator, and the same for every batch size: where "
+        "so many examples with the gradient 1 leave the accumulator, that is n / batch_size ** 2",
+        only_for=("name", ("adagrad", "adagrad_coordinate")),
+    )
     beta1: float | None = number(
         None,
         0,
@@ -171,6 +179,10 @@ class Optimizer(Section):
                 "initial_accumulator must be above 0",
             )
         refuse_if(
+            self.initial_gradients is not None and self.initial_accumulator is not None,
+            "initial_gradients and initial_accumulator are of one thing. Leave one of them out",
+        )
+        refuse_if(
             self.lazy_l2 and self.weight_decay,
             "lazy_l2 and weight_decay both shrink all rows. Leave one of them out",
         )
@@ -188,12 +200,18 @@ class Optimizer(Section):
         given = {name: getattr(self, name) for name in defaults if getattr(self, name) is not None}
         return defaults | given | {name: getattr(self, name) for name in OF_EVERY_RULE}
 
-    def in_c(self, compat: str | None) -> tuple[str, dict[str, Any]]:
-        """The name and the settings of this optimizer as csrc/tn_optimizer.c calls them."""
+    def in_c(self, compat: str | None, batch_size: int) -> tuple[str, dict[str, Any]]:
+        """The name and the settings of this optimizer as csrc/tn_optimizer.c calls them.
+
+        `batch_size` is the examples of a step, of all workers together.
+        """
         name = NAMES_IN_C.get(self.name, self.name)
         if compat == "tensornet" and f"tensornet_{name}" in RULES:
             name = f"tensornet_{name}"
-        return name, {NAMES_IN_C.get(key, key): value for key, value in self.settings(name).items()}
+        settings = self.settings(name)
+        if self.initial_gradients is not None:
+            settings["initial_accumulator"] = self.initial_gradients / batch_size**2
+        return name, {NAMES_IN_C.get(key, key): value for key, value in settings.items()}
 
 
 @dataclass
@@ -289,6 +307,10 @@ class Optimizers(Section):
             self.dense.max_norm, "dense.max_norm: a maximum norm is for rows; dense takes bound"
         )
         refuse_if(self.dense.lazy_l2, "dense.lazy_l2: it is for rows; dense takes l2")
+        refuse_if(
+            self.dense.initial_gradients is not None,
+            "dense.initial_gradients: it is for rows; dense takes initial_accumulator",
+        )
 
     def check_compat(self, compat: str | None) -> None:
         """Raise UserError for settings and rules that TensorNet's formulas do not have."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tnctl.errors import UserError, did_you_mean, quoted
 from tnctl.model.layout import Layout, segments
-from tnctl.schema import Slot
+from tnctl.schema import Conf, Slot
 from tnctl.tables import Segment
 from tnctl.tensornet.block_rows import Described
 from tnctl.tensornet.row_forms import RULES, RowForm, Rule
@@ -49,13 +49,13 @@ def rule_of(segment: Segment, name: str) -> Rule:
     )
 
 
-def weights_of(compat: str | None, layout: Layout) -> list[Weights]:
-    """All weights of rows that a layout has; `compat` is that of the conf."""
+def weights_of(conf: Conf, layout: Layout) -> list[Weights]:
+    """All weights of rows that the layout of a conf has."""
     return [
         Weights(place, group, number, segment)
         for place, table in enumerate(layout.tables)
         for group, number in table.groups.items()
-        for segment in segments(compat, table)
+        for segment in segments(conf, table)
     ]
 
 
@@ -138,9 +138,10 @@ def check(name: str, source: Described, weights: Weights, slots: Mapping[str, Sl
             f"{optimizer.name}, whose state is another. Take the same optimizer; later "
             "warm.optimizer=fresh can change it"
         )
-    if optimizer.decay:
+    if optimizer.decays:
+        setting = "lazy_l2" if optimizer.lazy_l2 else "weight_decay"
         raise UserError(
-            f"{weights.name} has a weight_decay, which TensorNet does not have. Import without it, "
+            f"{weights.name} has a {setting}, which TensorNet does not have. Import without it, "
             "and begin another run from the result with warm.start"
         )
     for slot_name, slot in slots.items():

@@ -109,7 +109,7 @@ def paired(
 
     Raises UserError where a table cannot be, or may not be only, one of the conf's.
     """
-    known = conf_tables.weights_of(conf.compat, plan(conf, measured))
+    known = conf_tables.weights_of(conf, plan(conf, measured))
     by_name = {entry.name: entry for entry in source.tables}
     starts = {entry.name: described(entry.files[0]) for entry in source.tables}
     if given is None:
@@ -249,7 +249,7 @@ class Saving:
                 "embedding are kept"
             )
         imported = {pair.weights.name for pair in self._pairs}
-        for weights in conf_tables.weights_of(self._conf.compat, self._model.layout):
+        for weights in conf_tables.weights_of(self._conf, self._model.layout):
             if weights.name not in imported:
                 self._notes.append(f"{weights.name} is initialised: no table has it")
         for layout in self._model.layout.tables:
