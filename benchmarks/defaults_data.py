@@ -115,7 +115,7 @@ def ratings(rows: int = 100_000, seed: int = 13) -> Split:
 
 
 def access(rows: int = 33_000, seed: int = 14) -> Split:
-    """Few ids of high cardinality, two of which decide together and hardly repeat; 94 % positive."""
+    """Few ids of high cardinality, two decide together and hardly repeat; 94 % positive."""
     random = np.random.default_rng(seed)
     sizes = (7_500, 4_200, 180, 450, 2_300, 68, 340)
     exponents = (0.8, 0.9, 1.2, 1.1, 0.9, 1.3, 1.2)

@@ -317,13 +317,13 @@ def test_checkpoints_are_listed_with_the_evaluation_of_their_day(_three, cli, ra
 
 
 def test_each_day_recalibrates_for_the_next(_three, tmp_path, cli, ran):
-    """By predictions before training, half the way; one day at a time as three at once."""
+    """By predictions before training, a part of the way; one day at a time as three at once."""
     for name in ("at once", "one by one"):
         folder = tmp_path / name
         folder.mkdir()
         shutil.copy(_three / "daily.yaml", folder)
         shutil.copytree(_three / "clicks", folder / "clicks")
-    words = (*TRAIN, "evaluation.recalibrate=auto")
+    words = (*TRAIN, "evaluation.recalibrate=true")
     done = ran(*words, cwd=tmp_path / "at once")
     report = report_of(tmp_path / "at once")
     plain = report_of(_three)["days"]

@@ -69,7 +69,7 @@ def test_gzip_and_a_file_per_day(tmp_path):
     result, conf, kinds = recognised(folder)
     assert conf["data"]["train"] == [f"clicks-2026-11-0{day}.csv.gz" for day in (1, 2, 3)]
     assert conf["data"]["validation"] == "clicks-2026-11-04.csv.gz"
-    assert conf["train"]["epochs"] == "auto" and conf["evaluation"]["patience"] == 2
+    assert conf["train"]["epochs"] == "auto" and conf["evaluation"]["patience"] == 3
     assert kinds["tags"] == "several"
     assert any("clicks-2026-11-09" in text for text in result.doubts)
     assert "to train day by day, name the files with {day} for 2026-11-04" in result.text
@@ -265,7 +265,7 @@ def test_init_then_train_day_by_day(ran, tmp_path):
     assert (conf["data"]["root"], conf["data"]["train"]) == ("logs", "dt={day}/part-*.csv")
     assert "6 days, of which 2026-11-03, 2026-11-04, 2026-11-05, 2026-11-06 were read" in text
     assert not {"validation", "test", "split", "days"} & set(conf["data"])
-    assert conf["evaluation"] == {"recalibrate": "auto"} and "dt" not in conf["slots"]
+    assert "evaluation" not in conf and "dt" not in conf["slots"]
     # Of 800 rows in a day.
     assert conf["train"] == {"batch_size": 32, "epochs": 1}
     arguments = ["conf=clicks.yaml", "output=run"]

@@ -134,7 +134,7 @@ class Evaluation(Section):
         "at the end, fit a slope and an intercept of the logit to data.validation (to half of it "
         "where data.test is not given), and keep them with the model (Platt scaling); with {day} "
         "in data.train, after each day to the predictions made before it was trained; auto: where "
-        "there is data to fit and train.loss.name is not mse",
+        "data.validation is given, train.loss.name is not mse, and data.train has no {day}",
         words=(AUTO,),
     )
     test: bool = key(

@@ -15,6 +15,7 @@ WORDS = {
 }  # fmt: skip
 COMMENT_AT = 48  # where comments begin, if the line is not longer
 LONGEST_COMMENT = 150
+LONGEST_LINE = 96
 
 
 Settings = dict[str, tuple[Any, str]]  # values by key, each with what shows it (empty: nothing)
@@ -77,10 +78,11 @@ def conf_text(
     inputs: Sequence[Input],
     left_out: Mapping[str, str],
     sections: Settings,
+    recipe: str,
 ) -> str:
     """The whole file; `left_out` has the columns that are no input, and why."""
     lines = [f"# {printable(text)}".rstrip() for text in title]
-    lines += ["defaults: [schema, {recipe: deepfm}, _self_]", "", "data:"]
+    lines += [f"defaults: [schema, {{recipe: {recipe}}}, _self_]", "", "data:"]
     for key, (value, evidence) in data.items():
         lines += _setting(key, value, evidence)
     names = input_names(entry.name for entry in inputs)
@@ -93,7 +95,12 @@ def conf_text(
             text = f"{scalar(name)}: {scalar({**column, **entry.settings})}"
             lines.append(line(text, entry.evidence, 2))
     for section, (settings, evidence) in sections.items():
-        lines.append(line(f"{section}: {scalar(settings)}", evidence))
+        text = f"{section}: {scalar(settings)}"
+        if len(text) < LONGEST_LINE:
+            lines.append(line(text, evidence))
+        else:
+            lines.append(line(f"{section}:", evidence))
+            lines += [f"  {key}: {scalar(value)}" for key, value in settings.items()]
     if left_out:
         lines += ["", "# Columns that are no input:"]
         width = min(max(len(printable(name)) for name in left_out), 24)
@@ -105,7 +112,7 @@ def conf_text(
 def _setting(key: str, value: Any, evidence: str) -> list[str]:
     """A key of `data`; a long list in several lines."""
     text = f"{key}: {scalar(value)}"
-    if not isinstance(value, list) or len(text) < 96:
+    if not isinstance(value, list) or len(text) < LONGEST_LINE:
         return [line(text, evidence, 2)]
     lines = [line(f"{key}:", evidence, 2)]
     return lines + [f"    - {scalar(entry)}" for entry in value]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,18 @@ from tnctl.starting.sample import ROWS, Sample, read_rows
 NUMBERS = 0.9  # the share of numbers in a column whose other texts mean a missing value
 MOST_MISSING_TEXTS = 3  # different ones in such a column
 SMALL, MIDDLE = 300_000, 3_000_000  # rows
+RARE = 100  # rows of an id, on average of a slot, below which its embedding is held small
+OF_NUMBERS = ("quantiles", "row_quantiles", "boundaries")  # slots.X.ids of few values
+# The first steps of a row are those of 17 examples, whatever the batch size. What was measured:
+# docs/defaults.md.
+RATES: tuple[dict[str, Any], str] = (
+    {
+        "linear": {"learning_rate": 0.1, "initial_gradients": 17},
+        "embedding": {"initial_gradients": 17},
+    },
+    "the same first steps of a row with every batch size",
+)
+ROWS_TO_BELIEVE = 800  # L2 holds an embedding as strongly as so many rows move it
 
 
 @dataclass
@@ -51,7 +64,8 @@ class FirstConf:
         for entry in self.inputs:
             left_out.pop(entry.column, None)
         left_out |= self.form.left_out
-        text = conf_text(self._title(), self.data, self.inputs, left_out, self._sections())
+        recipe = "deepfm" if self.has_rare_ids else "dcn"
+        text = conf_text(self._title(), self.data, self.inputs, left_out, self._sections(), recipe)
         if len(text.encode()) > limits.CONF_BYTES:
             raise Failure(
                 f"a conf of {len(self.inputs):,} inputs would be longer than "
@@ -59,6 +73,19 @@ class FirstConf:
                 "together as lists"
             )
         return text
+
+    @cached_property
+    def has_rare_ids(self) -> bool:
+        """Whether the ids of a slot have few rows each."""
+        of_ids = [
+            column.figures
+            for column in self.columns.values()
+            if any(
+                entry.section == "slots" and entry.settings.get("ids") not in OF_NUMBERS
+                for entry in column.inputs
+            )
+        ]
+        return any(figures.occurring < RARE * figures.distinct for figures in of_ids)
 
     def _title(self) -> list[str]:
         rows = f"all {self.sample.rows:,} rows"
@@ -85,14 +112,13 @@ class FirstConf:
         rows = self.sample.estimate
         rows -= round((kept.get("validation", 0) + kept.get("test", 0)) * rows)
         if self.named.pattern is None:
-            return _recipe(rows) | _passes(rows)
+            return _recipe(rows) | _optimizer(rows, self.has_rare_ids) | _passes(rows)
         of_day = rows // min(len(self.named.days), DAYS_READ)
         batch = by_rows(of_day)
         steps = f"some {-(-of_day // batch):,} steps in a day"
         train = ({"batch_size": batch, "epochs": 1}, steps)
-        recalibrated = ({"recalibrate": AUTO}, "by each day's predictions before it is trained")
-        sections: Settings = {"train": train, "evaluation": recalibrated}
-        return _recipe(of_day * len(self.named.days)) | sections
+        of_rows = {"optimizer": RATES, "train": train}
+        return _recipe(of_day * len(self.named.days)) | of_rows
 
 
 def _recipe(rows: int) -> Settings:
@@ -105,6 +131,18 @@ def _recipe(rows: int) -> Settings:
     return {}
 
 
+def _optimizer(rows: int, has_rare_ids: bool) -> Settings:
+    """The section optimizer for so many training rows in several passes."""
+    rates, shown = RATES
+    if not has_rare_ids:
+        plateau = {"name": "plateau", "patience": 1, "reduce": 0.3}
+        return {"optimizer": (rates | {"schedule": plateau}, shown)}
+    l2 = {"lazy_l2": float(f"{ROWS_TO_BELIEVE / max(rows, 1):.2g}")}
+    embedding = rates["embedding"] | l2
+    shown = f"ids with few rows each: L2 as of {ROWS_TO_BELIEVE} rows, over the rows of a pass"
+    return {"optimizer": (rates | {"embedding": embedding}, shown)}
+
+
 def _passes(rows: int) -> Settings:
     """The sections train and evaluation for so many training rows."""
     batch = by_rows(rows)
@@ -112,8 +150,8 @@ def _passes(rows: int) -> Settings:
     return {
         "train": ({"batch_size": batch, "epochs": AUTO}, shown),
         "evaluation": (
-            {"patience": 2, "recalibrate": AUTO},
-            "passes until two were not better; the best model is kept, and recalibrated",
+            {"patience": 3, "recalibrate": AUTO},
+            "passes until three were not better; the best model is kept, and recalibrated",
         ),
     }
 

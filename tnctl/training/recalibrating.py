@@ -17,7 +17,7 @@ from tnctl.training.report.report_document import RecalibratedHead
 from tnctl.training.run_log import Log
 from tnctl.training.state import RunState
 
-SHARE_OF_DAY = 0.5  # of what would have been best for a day
+SHARE_OF_DAY = 0.15  # of what would have been best for a day
 
 if TYPE_CHECKING:  # they import TensorFlow
     from tnctl.model.building import Model
@@ -44,7 +44,8 @@ def check(conf: Conf) -> None:
 def is_wanted(conf: Conf) -> bool:
     """Whether the model of a run is recalibrated: with {day} after each day, else at the end."""
     if conf.evaluation.recalibrate == AUTO:
-        has_rows = daily(conf) or conf.data.source("validation") is not None
+        # A day's error says little of the next day's (docs/defaults.md).
+        has_rows = conf.data.source("validation") is not None and not daily(conf)
         return has_rows and conf.train.loss.name != "mse"
     return bool(conf.evaluation.recalibrate)
 
