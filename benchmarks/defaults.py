@@ -32,7 +32,7 @@ from tnctl.evaluation.metrics import auc
 OUTPUT = FOLDER / "defaults"
 BOOTSTRAPS = 200
 STOPPING = 50  # trees without a better validation
-SMOOTHING = 10  # rows of the mean label that a target mean has beside its own
+SMOOTHING = 10  # rows of the mean label that a target mean has beside its values
 FOLDS = 5
 Floats = NDArray[np.float64]
 
@@ -171,14 +171,14 @@ def logloss(predictions: Floats, labels: Floats) -> float:
     return float(-np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p)))
 
 
-def interval(own: Floats, other: Floats, labels: Floats) -> tuple[str, str]:
+def interval(first: Floats, second: Floats, labels: Floats) -> tuple[str, str]:
     """The bounds of the difference in AUC and in logloss, over paired bootstraps."""
     random, differences = np.random.default_rng(0), []
     for _ in range(BOOTSTRAPS):
         rows = random.integers(0, len(labels), len(labels))
         values = [
             (auc(p[rows], labels[rows]) or 0.5, logloss(p[rows], labels[rows]))
-            for p in (own, other)
+            for p in (first, second)
         ]
         differences.append(np.subtract(*values))
     low, high = np.quantile(differences, (0.025, 0.975), axis=0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tnctl.data.days import daily
 from tnctl.errors import UserError
 from tnctl.evaluation.metrics import METRICS
-from tnctl.schema import AUTO, Conf, Evaluation, Schedule
+from tnctl.schema import AUTO, Conf, Evaluation, Schedule, Train
 
 # Of a pass, with train.epochs=auto: above the first the second pass is tried for a tenth of its
 # steps, above the second there is none.
@@ -62,14 +62,14 @@ def passes_end(conf: Conf, passes: int, rows: int) -> bool:
     return passes >= conf.train.most_passes
 
 
-def second_pass_is_tried(conf: Conf, passes: int, rows: int) -> bool:
+def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:
     """Whether the pass after so many is left at its first evaluation if that is not better.
 
     Models of clicks may collapse as soon as they meet their rows again, at the beginning of the
     second pass (Zhang et al., Towards Understanding the Overfitting Phenomenon of Deep
     Click-Through Rate Prediction Models, CIKM 2022), and with many rows a pass takes long.
     """
-    return conf.train.epochs == AUTO and passes == 1 and rows >= MANY_ROWS
+    return train.epochs == AUTO and passes == 1 and rows >= MANY_ROWS
 
 
 def keeps_best(conf: Conf) -> bool:

@@ -17,7 +17,7 @@ from tnctl.data.sources import fingerprints
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
-from tnctl.schema import AUTO, Conf, Data
+from tnctl.schema import AUTO, Conf, Data, Train
 from tnctl.training import early_stopping, events
 from tnctl.training.events import Event, Events, PassUnderWay
 from tnctl.training.pass_sums import PassSums, has_classes
@@ -66,7 +66,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
-    title = _title(conf, state.position)
+    title = _title(conf.train, state.position)
     # Later passes meet the same examples again, and what is counted is how many examples there are.
     workers.set_counting(epoch == 0)
     with workers.batches(conf, state.position, skipped) as batches:
@@ -128,7 +128,7 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
     batches, number, earlier = current.batches, 0, state.steps - 1
     every, tried = conf.evaluation.every_steps, None
     if state.epochs and early_stopping.second_pass_is_tried(
-        conf, state.position.epoch, state.epochs[0].examples
+        conf.train, state.position.epoch, state.epochs[0].examples
     ):
         of_pass = state.epochs[0].step - state.first_step
         tried = state.epochs[0].step + max(of_pass // early_stopping.TRIED, 1)
@@ -163,8 +163,8 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
     yield events.PassTrained(current)
 
 
-def _title(conf: Conf, position: Position) -> str:
-    epochs, title = conf.train.epochs, f"epoch {position.epoch + 1}"
+def _title(train: Train, position: Position) -> str:
+    epochs, title = train.epochs, f"epoch {position.epoch + 1}"
     if epochs != AUTO:
         title += f"/{epochs}"
     if position.day is None:

@@ -50,12 +50,14 @@ def is_wanted(conf: Conf) -> bool:
     return bool(conf.evaluation.recalibrate)
 
 
-def recalibrate_for_next_day(model: "Model", day: str, scored: Scored) -> None:
-    """Correct a model by its predictions of a day, `scored`, that were made before training on it.
+def recalibrate_for_next_day(conf: Conf, model: "Model", day: str, scored: Scored) -> None:
+    """Correct a model, if a conf wants it, by the predictions of a day before it is trained.
 
     It goes a share of the way, for one day is noisy, and what is wrong on every day is corrected
     after some.
     """
+    if not is_wanted(conf):
+        return
     fitted, _ = recalibrated(scored, day)
     for head, of_day in fitted.items():
         earlier = model.recalibration.get(head, Recalibration(slope=1.0, intercept=0.0))

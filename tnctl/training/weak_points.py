@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from tnctl.evaluation.metrics import METRICS
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Life
 from tnctl.training import recalibrating
 from tnctl.training.report.report_document import Baseline, Report, number_of
 
@@ -17,7 +17,7 @@ SMALL_LOSS = 0.02  # of AUC, from the rows that were trained on to others
 
 def weak_points(conf: Conf, report: Report) -> tuple[str, ...]:
     """A sentence for each, with what to try; none without the metrics of a split."""
-    lines = [*of_calibration(conf, report), *of_memorising(conf, report)]
+    lines = [*of_calibration(conf, report), *of_memorising(conf.life, report)]
     if report.baseline is not None:
         lines += of_baseline(report, report.baseline)
     return tuple(lines)
@@ -52,7 +52,7 @@ def of_calibration(conf: Conf, report: Report) -> Iterator[str]:
         )
 
 
-def of_memorising(conf: Conf, report: Report) -> Iterator[str]:
+def of_memorising(life: Life, report: Report) -> Iterator[str]:
     """The rows of the last pass much better ordered than others, after several passes."""
     kept = [epoch for epoch in report.epochs if epoch.step <= _kept_step(report)]
     auc, metrics = report.figure("auc"), report.metrics
@@ -60,8 +60,8 @@ def of_memorising(conf: Conf, report: Report) -> Iterator[str]:
         return
     gap = kept[-1].running_auc - auc
     if gap > SMALL_LOSS + 1.96 * error_of_auc(auc, *_classes(metrics)):
-        way = "optimizer.embedding.weight_decay" if not report.life else "a smaller recipe"
-        if conf.life.admission.after < 2:
+        way = "a greater optimizer.embedding.lazy_l2"
+        if life.admission.after < 2:
             way = "life.admission.after=5"
         yield (
             f"AUC {kept[-1].running_auc:.4f} on the rows of pass {kept[-1].epoch} while they were "
@@ -73,15 +73,17 @@ def of_baseline(report: Report, baseline: Baseline) -> Iterator[str]:
     """Boosted trees that are better in the main metric."""
     others = baseline.of_split(report.split)
     for name in ("auc", "logloss"):
-        own, other = report.figure(name), number_of(others, name)
-        if own is None or other is None or baseline.head is not None:
+        value, other = report.figure(name), number_of(others, name)
+        if value is None or other is None or baseline.head is not None:
             continue
         sign = 1 if METRICS[name].greater_is_better else -1
-        noise = 1.96 * error_of_auc(own, *_classes(report.metrics)) if name == "auc" else 0.01 * own
-        if sign * (other - own) > noise:
+        noise = (
+            1.96 * error_of_auc(value, *_classes(report.metrics)) if name == "auc" else 0.01 * value
+        )
+        if sign * (other - value) > noise:
             yield (
-                f"{baseline.library} is better: {METRICS[name].title} {other:.4f} beside {own:.4f} "
-                f"on data.{report.split}. Try tnctl sweep, or train.epochs=auto"
+                f"{baseline.library} is better: {METRICS[name].title} {other:.4f} beside "
+                f"{value:.4f} on data.{report.split}. Try a search: -m sweep.trials=20"
             )
             return
 

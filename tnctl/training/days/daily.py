@@ -177,11 +177,10 @@ class Daily:
         )
         self.record.append(entry)
         self._shorten_record()
-        if metrics is not None:
+        if scored is not None and metrics is not None:
             line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
             say(f"{day}  before it is trained: {line}")
-        if scored is not None and recalibrating.is_wanted(self.conf):
-            recalibrating.recalibrate_for_next_day(workers.model, day, scored)
+            recalibrating.recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
 
     def _shorten_record(self) -> None:
