@@ -69,7 +69,6 @@ SEARCH = ["-m", "sweep.trials=3"]
 MISTAKES = [
     (["-m", "sweep.trials=0", "seed=1,2"], ["sweep.trials must be between 1", "sweep.trials=0"]),
     (["-m", "sweep.trials=many", "seed=1,2"], ["sweep.trials must be a whole number"]),
-    ([*SEARCH], ["sweep.trials needs keys with several values"]),
     (["sweep.trials=3", "seed=1,2"], ["sweep.trials= is for sweeps: add -m"]),
     (["-m", "sweep.seed=2", "seed=1,2"], ["sweep.seed= is for a search", "sweep.trials=N"]),
     (
@@ -114,6 +113,29 @@ MISTAKES = [
         ["ranges of generated rows that adjoin", "9:20"],
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "keys"),
+    [
+        ("deepfm", [], ["recipe.dropout", "linear", "embedding", "lazy_l2", "dense"]),
+        ("lr", [], ["linear", "embedding", "lazy_l2", "dense"]),
+        (
+            "dcn",
+            ["optimizer.embedding.name=adam", "optimizer.dense.learning_rate=0.01"],
+            ["recipe.dropout", "linear", "embedding"],
+        ),
+        ("fm", ["optimizer.embedding.weight_decay=0.1"], ["linear", "embedding", "dense"]),
+    ],
+)
+def test_without_a_space_there_is_a_default_one(recipe, given, keys):
+    path, overrides = conf_file("deepfm"), [f"recipe={recipe}", *given]
+    mixed, parameters = parameters_of(path, overrides)
+    assert mixed == [*overrides, *parameters]
+    for parameter, key in zip(parameters, keys, strict=True):
+        assert key in parameter.key and parameter.low < parameter.high
+    # What is named takes the place of all of it.
+    assert [p.key for p in parameters_of(path, [*overrides, "seed=1,2"])[1]] == ["seed"]
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=lambda v: " ".join(v)[:60])

@@ -1,5 +1,6 @@
 """`tnctl train -m sweep.trials=N`: a search for the best values, by Optuna."""
 
+import contextlib
 import itertools
 import math
 import shlex
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 TAGS = ("int", "log")
+# What is searched where the command names nothing, as far as the conf takes it: what the sets of
+# docs/defaults.md differ in.
+DEFAULT_SPACE = (
+    "recipe.dropout=interval(0, 0.5)",
+    "optimizer.linear.learning_rate=tag(log, interval(0.02, 0.4))",
+    "optimizer.embedding.learning_rate=tag(log, interval(0.01, 0.2))",
+    "optimizer.embedding.lazy_l2=tag(log, interval(1e-5, 0.1))",
+    "optimizer.dense.learning_rate=tag(log, interval(2e-4, 3e-3))",
+)
 # Keys by which trials would not be comparable, and what is no key of a conf.
 NOT_SEARCHED = ("evaluation.monitor", "data.validation", "data.test", "hydra.searchpath")
 MOST_CHOICES = 1_000
@@ -137,8 +147,14 @@ def parameters_of(
 ) -> tuple[list[str | Parameter], list[Parameter]]:
     """The overrides, with a Parameter in the place of each that has several values.
 
-    And all parameters. Raises UserError where there is none, and for one that cannot be searched.
+    And all parameters, by default those of DEFAULT_SPACE. Raises UserError where there is none, and
+    for one that cannot be searched.
     """
+    parsed = compose.parsed_overrides(path, overrides)
+    if not any(override.is_sweep_override() for override in parsed):
+        space = default_space(path, overrides)
+        overrides = [*overrides, *space]
+        progress.say(f"what is searched: {'  '.join(space)}")
     mixed: list[str | Parameter] = []
     parsed = compose.parsed_overrides(path, overrides)
     for override, text in zip(parsed, overrides, strict=True):
@@ -153,6 +169,20 @@ def parameters_of(
     for key in keys:
         refuse_if(keys.count(key) > 1, f"{key} is given twice. Give it once")
     return mixed, parameters
+
+
+def default_space(path: Path, overrides: list[str]) -> list[str]:
+    """The parameters of DEFAULT_SPACE that are not given and that the conf takes."""
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    takes = []
+    for entry in DEFAULT_SPACE:
+        key = entry.partition("=")[0]
+        [parsed] = compose.parsed_overrides(path, [entry])
+        value = _parameter(parsed, entry).tested()[-1]
+        with contextlib.suppress(UserError):
+            compose.compose(path, [*overrides, f"{key}={value}"])
+            takes += [entry] * (key not in given)
+    return takes
 
 
 def _parameter(override: "Override", text: str) -> Parameter:
