@@ -69,6 +69,18 @@ def test_expand_sorts_globs_and_keeps_lists(root):
         assert files.read_bytes(url) == b"x"
 
 
+def test_links_to_files_are_files(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "kept.csv").write_text("a\n1\n")
+    for name in ("1.csv", "2.csv"):
+        (tmp_path / "data" / name).symlink_to(tmp_path / "kept.csv")
+    (tmp_path / "data/broken.csv").symlink_to(tmp_path / "gone.csv")
+    (tmp_path / "data/folder.csv").symlink_to(tmp_path)
+    names = [str(tmp_path / "data/1.csv"), str(tmp_path / "data/2.csv")]
+    for spec in ("*.csv", "[12].csv"):
+        assert files.expand(spec, str(tmp_path / "data")) == names
+
+
 @pytest.mark.parametrize(
     "name", ["part-[0-9].csv", "day=2024-01-01/x", "x?a=b", "a#b", "{day}.csv", "a*b"]
 )

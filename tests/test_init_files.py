@@ -57,6 +57,19 @@ def test_a_test_file_without_a_label_is_left_out(tmp_path):
     assert any("tnctl predict" in text or "left out" in text for text in result.doubts)
 
 
+def test_links_are_the_files_that_they_lead_to(tmp_path):
+    planted_tables.log_with_semicolons(tmp_path / "kept.csv", rows=800, seed=1)
+    (tmp_path / "links").mkdir()
+    for day in (1, 2, 3):
+        (tmp_path / f"links/clicks-2026-11-0{day}.csv").symlink_to(tmp_path / "kept.csv")
+    (tmp_path / "links/clicks-2026-11-04.csv").symlink_to(tmp_path / "gone.csv")
+    _, conf, _ = recognised(tmp_path / "links")
+    assert conf["data"]["train"] == [f"clicks-2026-11-0{day}.csv" for day in (1, 2)]
+    assert conf["data"]["validation"] == "clicks-2026-11-03.csv"
+    _, conf, _ = recognised(f"{tmp_path}/links/clicks-{{day}}.csv")
+    assert conf["data"]["train"] == "clicks-{day}.csv"
+
+
 def test_gzip_and_a_file_per_day(tmp_path):
     folder = tmp_path / "days"
     folder.mkdir()

@@ -4,10 +4,10 @@ import contextlib
 import glob
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tnctl.errors import Failure, refuse_if
 from tnctl.files.storage import (
@@ -73,7 +73,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     with translated(url, "listed"):
         system, path = storage(_pattern(url, spec, root))
         matches = system.glob(path, detail=True)
-        names = sorted(name for name, info in matches.items() if info["type"] == "file")
+        names = sorted(name for name, info in matches.items() if _is_file(system, name, info))
         refuse_if(
             not names,
             f"{url} matches no file{in_folder(url)}. Check the glob, and data.root if it starts "
@@ -149,8 +149,7 @@ def _within_folders(url: str, spec: str, root: str | None) -> list[str]:
             name
             for folder in folders
             for name, info in sorted(system.find(folder, detail=True).items())
-            if not _is_hidden(name[len(folder) :])
-            and (info.get("type", "file") == "file" or (info.get("islink") and system.isfile(name)))
+            if not _is_hidden(name[len(folder) :]) and _is_file(system, name, info)
         ]
     refuse_if(
         not names,
@@ -159,6 +158,11 @@ def _within_folders(url: str, spec: str, root: str | None) -> list[str]:
         AbsentError,
     )
     return [_regular(system.unstrip_protocol(name) if "://" in url else name) for name in names]
+
+
+def _is_file(system: Any, name: str, info: Mapping[str, Any]) -> bool:
+    """Whether a path of a listing is a file, or a link to one."""
+    return info.get("type", "file") == "file" or bool(info.get("islink") and system.isfile(name))
 
 
 def _is_hidden(path: str) -> bool:
