@@ -142,6 +142,11 @@ class Evaluation(Section):
         "whether a run ends with metrics of data.test; false: of data.validation, where runs are "
         "chosen by it and data.test stays unseen",
     )
+    by: list[str] = key(
+        list,
+        "columns or slots: the report has AUC, NE and COPC for each of their 50 most frequent "
+        "values, and for the rest",
+    )
     ablate: bool = key(
         True, "at the end, measure what each input is worth on 50,000 rows, for report.html"
     )

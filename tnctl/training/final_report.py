@@ -10,6 +10,7 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
 from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
+from tnctl.evaluation.value_figures import figures_by_value
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures, total_bytes
@@ -55,6 +56,10 @@ def write_report(
     if split is not None:
         metrics, counts = measured_on(split, workers, stopwatch)
     importance, importance_of = importance_of_inputs(conf, workers)
+    by = None
+    if conf.evaluation.by and split is not None:
+        with waiting(f"evaluating data.{split} by {', '.join(conf.evaluation.by)}"):
+            by = figures_by_value(workers.inference, conf, split)
     checkpoints.wait()
     trees, seconds = baseline_of(conf, model) if conf.baseline.enabled else (None, 0.0)
     report = Report(
@@ -71,6 +76,7 @@ def write_report(
         tables=sizes_of(model, tables),
         life=eviction.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
+        by=by,
         importance=importance or None,
         importance_of=importance_of if importance else None,
         baseline=trees,

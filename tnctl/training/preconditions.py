@@ -8,6 +8,8 @@ from tnctl.data.column_names import columns_read
 from tnctl.data.days import daily
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.errors import UserError
+from tnctl.evaluation.split_scoring import first_given, reported_splits
+from tnctl.evaluation.value_figures import columns_of
 from tnctl.schema import Conf
 from tnctl.training import early_stopping, eviction, recalibrating, run_folder
 from tnctl.training.baseline import baseline_run
@@ -39,3 +41,6 @@ def check_files(conf: Conf, overwrite: bool) -> None:
     if is_new:
         splits = [split for split in SPLITS if split != "test" or conf.evaluation.test]
         sources.require(conf, splits, columns_read(conf))
+        reported = first_given(conf.data, reported_splits(conf.evaluation))
+        if reported is not None:
+            sources.require(conf, [reported], list(columns_of(conf).values()))

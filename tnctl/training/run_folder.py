@@ -44,6 +44,7 @@ NOT_COMPARED = {
     "gate",
     "cluster",
     "paths",
+    "evaluation.by",
     "data.days",
     "data.bad_rows",
     "data.skip_empty",

@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from tnctl.evaluation.metrics import METRICS, main_metrics, shown
+from tnctl.evaluation.value_figures import FIGURES as FIGURES_BY_VALUE
+from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.progress import clock, size
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
@@ -64,6 +66,7 @@ def render(
         _section("Inputs", _inputs(inputs, report)),
         _section("Beside boosted trees", baseline_table(report)),
         _section("Metrics", _metrics(report)),
+        *(_section(f"By {name}", _by_value(of)) for name, of in (report.by or {}).items()),
         _section("Recalibration", recalibration_table(report)),
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
@@ -339,6 +342,17 @@ def _tables(report: Report) -> Markup:
 
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
+
+
+def _by_value(values: Sequence[ValueFigures]) -> Markup:
+    rows = [
+        table_row(
+            "all others" if of.value is None else of.value or "(empty)",
+            [f"{of.examples:,}", *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE)],
+        )
+        for of in values
+    ]
+    return table_of(("value", "rows", *FIGURES_BY_VALUE), rows)
 
 
 def _weak_points(report: Report) -> Markup:

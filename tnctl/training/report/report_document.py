@@ -12,6 +12,7 @@ from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
+from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.model.recalibration import Recalibration
 from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
@@ -125,6 +126,8 @@ class Report:
     importance: dict[Text, Number] | None = omitted()
     importance_of: Text | None = omitted()
     baseline: Baseline | None = omitted()
+    by: dict[Text, tuple[ValueFigures, ...]] | None = omitted()
+    """with evaluation.by: the metrics on the rows of each value"""
     weak_points: tuple[Text, ...] | None = omitted()
     """what is wrong, with what to try: tnctl.training.weak_points"""
     checkpoint: Text
