@@ -640,10 +640,21 @@ def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
         "gradient_decay": 1.0,
     }
     for name in schema.RULES:
-        in_c, settings = schema.Optimizer(name=name).in_c(None)
+        in_c, settings = schema.Optimizer(name=name).in_c(None, 1)
         assert in_c == ("adam" if name == "adamw" else name)
         assert set(settings) == {*optimizer_kinds.settings(in_c), *optimizer_kinds.EXTRAS}
-    assert schema.Optimizer(name="adamw").in_c("tensornet")[0] == "tensornet_adam"
+    assert schema.Optimizer(name="adamw").in_c("tensornet", 1)[0] == "tensornet_adam"
+
+
+def test_initial_gradients_are_of_examples_and_not_of_batches() -> None:
+    """Every example of a batch has the gradient 1 of its loss, the mean over the batch 1 / size."""
+    for size in (1, 32, 4096):
+        optimizer = schema.Optimizer(initial_gradients=17)
+        _, settings = optimizer.in_c(None, size)
+        assert settings["initial_accumulator"] == pytest.approx(17 * (1 / size) ** 2)
+        # So the first step of a row in one example is the same.
+        step = (1 / size) / np.sqrt(settings["initial_accumulator"] + (1 / size) ** 2)
+        assert step == pytest.approx(1 / np.sqrt(18))
 
 
 def test_defaults_come_from_the_table_in_c() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tnctl.checkpoint.document import WatchState
-from tnctl.schema import Conf, Evaluation, Optimizers, Schedule
+from tnctl.schema import Conf, Evaluation, Optimizers, Schedule, Train
 from tnctl.training.early_stopping import EarlyStopping, matters
 from tnctl.training.schedule import factor
 
@@ -70,6 +70,7 @@ def conf_of(schedule=None, **evaluation):
     conf = object.__new__(Conf)
     conf.evaluation = Evaluation(**evaluation)
     conf.optimizer = Optimizers(schedule=schedule or Schedule())
+    conf.train = Train()
     return conf
 
 

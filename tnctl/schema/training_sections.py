@@ -131,10 +131,10 @@ class Evaluation(Section):
     )
     recalibrate: bool | str = key(
         False,
-        "at the end, fit a slope and an intercept of the logit to data.validation (to half of it "
-        "where data.test is not given), and keep them with the model (Platt scaling); with {day} "
-        "in data.train, after each day to the predictions made before it was trained; auto: where "
-        "data.validation is given, train.loss.name is not mse, and data.train has no {day}",
+        "fit a slope and an intercept of the logit at the end to data.validation (half of it "
+        "without data.test), by days to the predictions of each day before it is trained, and keep "
+        "them with the model (Platt scaling); auto: at the end, where data.validation is given and "
+        "train.loss.name is not mse",
         words=(AUTO,),
     )
     test: bool = key(
