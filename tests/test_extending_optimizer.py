@@ -44,7 +44,10 @@ from tnctl.tables import DenseTable, Initial, Pool, Segment, SlotPlan, SparseTab
 
 settings, gradients = json.loads(sys.argv[1])
 gradients = np.array(gradients, np.float32)
-optimizer = table_optimizer(schema.Optimizer(name="lion", **settings), None)
+conf = schema.from_values({
+    "recipe": {"name": "lr"}, "output": "run", "slots": {"a": {}}, "data": {"train": "a.csv"},
+})
+optimizer = table_optimizer(schema.Optimizer(name="lion", **settings), conf)
 pool = Pool(1)
 table = SparseTable([Segment("embedding", 3, "concat", optimizer)], 3, pool)
 table.add_group(0, "slot", [Initial("zeros", 0.0)])

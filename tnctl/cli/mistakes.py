@@ -45,7 +45,9 @@ def explained(error: Exception, key: str = "") -> Exception:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()  # OmegaConf makes errors that are causes of each other
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
