@@ -316,6 +316,14 @@ def test_checkpoints_are_listed_with_the_evaluation_of_their_day(_three, cli, ra
     assert f"{values['2024-01-03']:.5f}" in cli("checkpoint", "list", "run", cwd=_three).out
 
 
+def test_auto_is_one_pass_of_each_day(_three, tmp_path, ran):
+    shutil.copy(_three / "daily.yaml", tmp_path)
+    shutil.copytree(_three / "clicks", tmp_path / "clicks")
+    ran(*TRAIN, "train.epochs=auto", cwd=tmp_path)
+    assert [epoch["epoch"] for epoch in report_of(tmp_path)["epochs"]] == [1, 1, 1]
+    assert digest(newest(str(tmp_path / "run"))) == digest(newest(str(_three / "run")))
+
+
 def test_each_day_recalibrates_for_the_next(_three, tmp_path, cli, ran):
     """By predictions before training, a part of the way; one day at a time as three at once."""
     for name in ("at once", "one by one"):

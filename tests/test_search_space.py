@@ -119,7 +119,7 @@ MISTAKES = [
     ("recipe", "given", "keys"),
     [
         ("deepfm", [], ["recipe.dropout", "linear", "embedding", "lazy_l2", "dense"]),
-        ("lr", [], ["linear", "embedding", "lazy_l2", "dense"]),
+        ("lr", [], ["linear", "dense"]),
         (
             "dcn",
             ["optimizer.embedding.name=adam", "optimizer.dense.learning_rate=0.01"],

@@ -69,6 +69,9 @@ def test_a_report_has_them_on_the_split_that_it_is_of(cli, folder):
 def test_what_cannot_be_told_apart(cli, folder):
     done = cli(*TRAIN, "evaluation.by=[nothing]", "overwrite=true", cwd=folder)
     assert done.code == 1 and "no column 'nothing'" in done.last
+    neither = ["data.validation=null", "data.test=null", "overwrite=true"]
+    done = cli(*TRAIN, "evaluation.by=[device]", *neither, cwd=folder)
+    assert done.code == 2 and "neither is given" in done.last
     table = pa.table({"lists": [["a"], ["b", "c"]], "numbers": [1, None]})
     assert texts_of(table, "numbers").to_pylist() == ["1", None]
     with pytest.raises(Failure, match=r"evaluation\.by has lists"):

@@ -17,6 +17,7 @@ from tnctl.cli.help import (
     shown_defaults,
 )
 from tnctl.model.recipe_settings import settings_of
+from tnctl.schema import Key
 
 INTRODUCTION = """\
 # Every key of a conf
@@ -74,7 +75,7 @@ def _section(owner: Any, places: Places) -> str:
     rows = [
         _row(
             f"`{name}`",
-            ", ".join(filter(None, (kind(key.hint), limits(key.declaration)))),
+            ", ".join(filter(None, (_kind_of(key), limits(key.declaration)))),
             f"`{shown_defaults(places, name)}`",
             key.declaration.meaning,
         )
@@ -89,6 +90,10 @@ def _table(titles: str, rows: list[str]) -> list[str]:
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _kind_of(key: Key) -> str:
+    return " or ".join([kind(key.hint), *key.declaration.words])
 
 
 def kind(hint: Any) -> str:

@@ -174,8 +174,12 @@ def parameters_of(
 def default_space(path: Path, overrides: list[str]) -> list[str]:
     """The parameters of DEFAULT_SPACE that are not given and that the conf takes."""
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    conf = compose.compose(path, overrides)
+    has_embeddings = any(map(conf.width_of, conf.slots.values()))
     takes = []
     for entry in DEFAULT_SPACE:
+        if entry.startswith("optimizer.embedding") and not has_embeddings:
+            continue
         key = entry.partition("=")[0]
         [parsed] = compose.parsed_overrides(path, [entry])
         value = _parameter(parsed, entry).tested()[-1]

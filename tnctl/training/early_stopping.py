@@ -55,11 +55,11 @@ class EarlyStopping:
         return patience is not None and self.without >= patience
 
 
-def passes_end(conf: Conf, passes: int, rows: int) -> bool:
-    """Whether training ends after so many passes over so many rows, whatever evaluations say."""
-    if conf.train.epochs == AUTO and (daily(conf) or rows > MOST_ROWS_AGAIN):
+def passes_end(train: Train, passes: int, rows: int, *, of_day: bool) -> bool:
+    """Whether so many passes over so many rows, of a day or all, are the last whatever happens."""
+    if train.epochs == AUTO and (of_day or rows > MOST_ROWS_AGAIN):
         return True
-    return passes >= conf.train.most_passes
+    return passes >= train.most_passes
 
 
 def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:

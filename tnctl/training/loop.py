@@ -42,8 +42,9 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
             if not is_resumed:  # then this process has trained the first rows too
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
-        ends = early_stopping.passes_end(conf, epoch, figures.examples)
-        if state.position.day is None or ends:
+        of_day = state.position.day is not None
+        ends = early_stopping.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
+        if not of_day or ends:
             yield events.RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
             if not state.evaluations or state.evaluations[-1].step != state.steps:

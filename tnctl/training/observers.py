@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tnctl import documents
+from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.table_figures import total_bytes, total_rows
@@ -82,6 +83,8 @@ class Screen:
         self._monitor, self._state, self._workers = conf.evaluation.monitor, state, workers
         self._is_watched = early_stopping.matters(conf)
         self._watch = watch
+        # A trial of a search has the passes of the search, and days have theirs.
+        self._goes_on = conf.evaluation.test and not daily(conf)
         self._displays = ExitStack()
         self._display: Display | None = None
 
@@ -119,7 +122,7 @@ class Screen:
                 rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
             case events.PassEnds(figures=epoch, is_last=True, stops_early=False) if (
-                self._state.stopping.best_step == epoch.step and epoch.day is None
+                self._state.stopping.best_step == epoch.step and self._goes_on
             ):
                 say(
                     f"the last pass was the best by {self._monitor}, so more may be better: the "

@@ -7,7 +7,7 @@ from tnctl.data import row_split, sources
 from tnctl.data.column_names import columns_read
 from tnctl.data.days import daily
 from tnctl.data.formats.prepared_document import SPLITS
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.split_scoring import first_given, reported_splits
 from tnctl.evaluation.value_figures import columns_of
 from tnctl.schema import Conf
@@ -41,6 +41,10 @@ def check_files(conf: Conf, overwrite: bool) -> None:
     if is_new:
         splits = [split for split in SPLITS if split != "test" or conf.evaluation.test]
         sources.require(conf, splits, columns_read(conf))
-        reported = first_given(conf.data, reported_splits(conf.evaluation))
-        if reported is not None:
-            sources.require(conf, [reported], list(columns_of(conf).values()))
+        if conf.evaluation.by:
+            reported = first_given(conf.data, reported_splits(conf.evaluation))
+            refuse_if(
+                reported is None,
+                "evaluation.by is of data.test or data.validation, and neither is given",
+            )
+            sources.require(conf, [str(reported)], list(columns_of(conf).values()))

@@ -32,7 +32,7 @@ def bounds(report: Report, name: str) -> tuple[float, float] | None:
 
 def of_calibration(conf: Conf, report: Report) -> Iterator[str]:
     """Predictions no better than the mean label, or too high or too low in all."""
-    way = "more rows, fewer passes, or a lower optimizer.embedding.learning_rate"
+    way = "more rows, or a lower optimizer.embedding.learning_rate"
     if not recalibrating.is_wanted(conf):
         way = "evaluation.recalibrate=auto"
     ne, copc = bounds(report, "ne"), bounds(report, "copc")

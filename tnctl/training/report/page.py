@@ -361,8 +361,12 @@ def _weak_points(report: Report) -> Markup:
 
 def in_words(head: RecalibratedHead) -> str:
     """What recalibration did to a head, on one line."""
-    changes = ", ".join(f"{name} {changed(head, name, '->')}" for name in ("logloss", "ne", "copc"))
-    return f"slope {head.slope:.5g}, intercept {head.intercept:.5g}; {changes}"
+    # By days there are none: each was for the day after.
+    names = [name for name in ("logloss", "ne", "copc") if name in head.before]
+    changes = "; " * bool(names) + ", ".join(
+        f"{name} {changed(head, name, '->')}" for name in names
+    )
+    return f"slope {head.slope:.5g}, intercept {head.intercept:.5g}{changes}"
 
 
 def changed(head: RecalibratedHead, name: str, arrow: str) -> str:

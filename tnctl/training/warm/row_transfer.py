@@ -77,8 +77,9 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move
 def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, source: str) -> None:
     """Raise UserError unless an optimizer can continue with the state of a saved one.
 
-    Names and settings must be equal. Learning rate, decay, clipping and bounds may differ, because
-    no state depends on them; of FTRL only the last two, because its weights follow from its state.
+    Names and settings must be equal. Learning rate, decay, clipping, bounds and where accumulators
+    start may differ, because no state that is there depends on them; of FTRL only clipping and
+    bounds, because its weights follow from its state.
     """
     new, old = (meaning_of_state(rule) for rule in (optimizer, saved.rule()))
     if new != old:
@@ -95,6 +96,8 @@ def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
     free = {"learning_rate", *EXTRAS} - KINDS[optimizer.name].settings.keys()
     if optimizer.name in FTRL:
         free.discard("learning_rate")
+    else:
+        free.add("initial_accumulator")
     return {key: value for key, value in optimizer.described().items() if key not in free}
 
 
