@@ -10,7 +10,7 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
 from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
 from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
-from tnctl.evaluation.value_figures import figures_by_value
+from tnctl.evaluation.value_figures import ValueFigures, figures_by_value
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures, total_bytes
@@ -56,10 +56,6 @@ def write_report(
     if split is not None:
         metrics, counts = measured_on(split, workers, stopwatch)
     importance, importance_of = importance_of_inputs(conf, workers)
-    by = None
-    if conf.evaluation.by and split is not None:
-        with waiting(f"evaluating data.{split} by {', '.join(conf.evaluation.by)}"):
-            by = figures_by_value(workers.inference, conf, split)
     checkpoints.wait()
     trees, seconds = baseline_of(conf, model) if conf.baseline.enabled else (None, 0.0)
     report = Report(
@@ -76,7 +72,7 @@ def write_report(
         tables=sizes_of(model, tables),
         life=eviction.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
-        by=by,
+        by=measured_by_value(conf, split, workers),
         importance=importance or None,
         importance_of=importance_of if importance else None,
         baseline=trees,
@@ -144,6 +140,16 @@ def measured_on(
     show_metrics(measured)
     stopwatch.evaluating += measured.seconds
     return measured.metrics, measured.counts
+
+
+def measured_by_value(
+    conf: Conf, split: str | None, workers: Workers
+) -> dict[str, tuple[ValueFigures, ...]] | None:
+    """The metrics of a split for each value of `evaluation.by`; None where that is empty."""
+    if not conf.evaluation.by or split is None:
+        return None
+    with waiting(f"evaluating data.{split} by {', '.join(conf.evaluation.by)}"):
+        return figures_by_value(workers.inference, conf, split)
 
 
 def importance_of_inputs(conf: Conf, workers: Workers) -> tuple[dict[str, float], str]:
