@@ -184,8 +184,8 @@ def _walk(folder: str, prefix: str, depth: int) -> Iterator[Entry]:
             yield from _walk(files.join(folder, entry.name), f"{prefix}{entry.name}/", depth - 1)
         elif entry.kind == "file":
             yield f"{prefix}{entry.name}", entry.bytes
-        elif files.is_link(url := files.join(folder, entry.name)) and Path(url).is_file():
-            yield f"{prefix}{entry.name}", files.size(url)
+        elif (local := files.local_path(files.join(folder, entry.name))) and local.is_file():
+            yield f"{prefix}{entry.name}", local.stat().st_size  # of what a link leads to
 
 
 def _with_rows(word: str, root: str | None, entries: Iterable[Entry]) -> NamedFiles:
