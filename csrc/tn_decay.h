@@ -36,7 +36,7 @@ static inline double tn_power(double base, uint32_t exponent) {
 }
 
 /* What the lazy_l2 of a step leaves of a weight: AdaGrad's step for the gradient lazy_l2*w.
- * `shrink` is learning_rate*lazy_l2. The accumulator is that of the row's last update. */
+ * `shrink` is learning_rate*lazy_l2, `accumulator` what the row's last update left. */
 static inline double tn_lazy_keep(double shrink, float epsilon, float accumulator) {
     double share = shrink / (double)(sqrtf(accumulator) + epsilon);
     return share < 1 ? 1 - share : 0;

@@ -154,9 +154,9 @@ def parameters_of(
     if not any(override.is_sweep_override() for override in parsed):
         space = default_space(path, overrides)
         overrides = [*overrides, *space]
+        parsed = compose.parsed_overrides(path, overrides)
         progress.say(f"what is searched: {'  '.join(space)}")
     mixed: list[str | Parameter] = []
-    parsed = compose.parsed_overrides(path, overrides)
     for override, text in zip(parsed, overrides, strict=True):
         mixed.append(_parameter(override, text) if override.is_sweep_override() else text)
     parameters = [entry for entry in mixed if isinstance(entry, Parameter)]
@@ -178,14 +178,14 @@ def default_space(path: Path, overrides: list[str]) -> list[str]:
     has_embeddings = any(map(conf.width_of, conf.slots.values()))
     takes = []
     for entry in DEFAULT_SPACE:
-        if entry.startswith("optimizer.embedding") and not has_embeddings:
-            continue
         key = entry.partition("=")[0]
+        if key in given or (key.startswith("optimizer.embedding") and not has_embeddings):
+            continue
         [parsed] = compose.parsed_overrides(path, [entry])
         value = _parameter(parsed, entry).tested()[-1]
         with contextlib.suppress(UserError):
             compose.compose(path, [*overrides, f"{key}={value}"])
-            takes += [entry] * (key not in given)
+            takes.append(entry)
     return takes
 
 

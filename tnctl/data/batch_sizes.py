@@ -48,10 +48,7 @@ def chosen(conf: Conf) -> Choice:
 
     They are counted where that costs little, else estimated from the beginning of files.
     """
-    cluster = conf.cluster
-    # With async the batch of each worker is a step.
-    together = cluster.start is not None and cluster.mode != "async"
-    workers = (cluster.workers or 1) if together else 1
+    workers = conf.cluster.workers_of_step
     counted, share = None, 1.0
     # What cannot be read now is reported when it is read for training, with its place.
     with contextlib.suppress(Failure):

@@ -85,8 +85,13 @@ def logloss(
     logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> float:
     """The mean binary cross-entropy, in float64: max(z, 0) - z y + ln(1 + e^-|z|)."""
+    return mean(_losses(logits, labels), weights)
+
+
+def _losses(logits: NDArray[Any], labels: NDArray[Any]) -> Floats:
+    """The binary cross-entropy of each example, [n]."""
     z, y = logits.astype(np.float64), labels.astype(np.float64)
-    return mean(np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z))), weights)
+    return np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
 
 
 def normalised_entropy(
@@ -102,8 +107,12 @@ def normalised_entropy(
     base = mean(labels, weights)
     if not 0 < base < 1:
         return None
-    entropy = -(base * math.log(base) + (1 - base) * math.log1p(-base))
-    return logloss(logits, labels, weights) / entropy
+    return logloss(logits, labels, weights) / _entropy(base)
+
+
+def _entropy(base: float) -> float:
+    """The logloss of predicting the mean label for every example."""
+    return -(base * math.log(base) + (1 - base) * math.log1p(-base))
 
 
 def mean(values: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
@@ -249,13 +258,12 @@ def intervals(head: HeadExamples) -> dict[str, Any]:
     Each is [low, high], or None where the figure is undefined; `examples` is by how many.
     """
     known: dict[str, Any] = {"examples": len(head.labels), "ne": None, "copc": None}
-    y, p, z = head.targets, head.predictions, head.logits.astype(np.float64)
+    y, p = head.targets, head.predictions
     weights = np.ones(len(y)) if head.weights is None else head.weights.astype(np.float64)
     ne = normalised_entropy(head.logits, head.labels, head.weights)
     if ne is not None:
         base = mean(y, head.weights)
-        entropy = -(base * math.log(base) + (1 - base) * math.log1p(-base))
-        losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+        losses, entropy = _losses(head.logits, head.labels), _entropy(base)
         slope = math.log1p(-base) - math.log(base)  # of the entropy, by the base rate
         influence = (losses - ne * entropy - ne * slope * (y - base)) / entropy
         known["ne"] = _bounds(ne, influence, weights)

@@ -89,7 +89,7 @@ def texts_of(table: pa.Table, name: str) -> pa.Array:
         return pc.cast(column, pa.string())
     except pa.ArrowException as error:
         raise Failure(
-            f"evaluation.by has {name}, whose values are no texts or numbers, one in a row. Take "
+            f"evaluation.by has {name}, whose rows do not each have a single text or number. Take "
             "another column"
         ) from error
 

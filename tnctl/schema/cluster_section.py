@@ -121,6 +121,12 @@ class Cluster(Section):
     )
     tls: Tls = key(Tls, "encrypted connections between workers")
 
+    @property
+    def workers_of_step(self) -> int:
+        """The workers whose batches together are a step; 1 with async and without workers."""
+        together = self.start is not None and self.mode != "async"
+        return (self.workers or 1) if together else 1
+
     def check(self) -> None:
         refuse_if(
             self.start != "env" and self.workers is None,

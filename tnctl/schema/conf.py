@@ -97,8 +97,7 @@ class Conf(Section):
     @property
     def rows_of_step(self) -> int:
         """The examples of a step: the batch, of all workers that take a step together."""
-        together = self.cluster.start is not None and self.cluster.mode == "sync"
-        return self.train.batch_rows * ((self.cluster.workers or 1) if together else 1)
+        return self.train.batch_rows * self.cluster.workers_of_step
 
     @property
     def tls(self) -> Tls:

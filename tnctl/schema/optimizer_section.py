@@ -80,8 +80,8 @@ class Optimizer(Section):
         None,
         0,
         1_000_000,
-        "rows only, in the place of initial_accumulator, and the same for every batch size: where "
-        "so many examples with the gradient 1 leave the accumulator, that is n / batch_size ** 2",
+        "rows only, instead of initial_accumulator: the accumulator starts at initial_gradients / "
+        "batch_size ** 2, so that the first updates of a row do not depend on the batch size",
         only_for=("name", ("adagrad", "adagrad_coordinate")),
     )
     beta1: float | None = number(
@@ -180,7 +180,7 @@ class Optimizer(Section):
             )
         refuse_if(
             self.initial_gradients is not None and self.initial_accumulator is not None,
-            "initial_gradients and initial_accumulator are of one thing. Leave one of them out",
+            "initial_gradients takes the place of initial_accumulator. Leave one of them out",
         )
         refuse_if(
             self.lazy_l2 and self.weight_decay,

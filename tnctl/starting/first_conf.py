@@ -30,8 +30,7 @@ MOST_MISSING_TEXTS = 3  # different ones in such a column
 SMALL, MIDDLE = 300_000, 3_000_000  # rows
 RARE = 100  # rows of an id, on average of a slot, below which its embedding is held small
 OF_NUMBERS = ("quantiles", "row_quantiles", "boundaries")  # slots.X.ids of few values
-# The first steps of a row are those of 17 examples, whatever the batch size. What was measured:
-# docs/defaults.md.
+# docs/defaults.md has what was measured.
 RATES: tuple[dict[str, Any], str] = (
     {
         "linear": {"learning_rate": 0.1, "initial_gradients": 17},
@@ -39,7 +38,7 @@ RATES: tuple[dict[str, Any], str] = (
     },
     "the same first steps of a row with every batch size",
 )
-ROWS_TO_BELIEVE = 800  # L2 holds an embedding as strongly as so many rows move it
+EMBEDDING_L2 = 800  # of the summed loss of a pass: divided by its rows, of the mean loss
 
 
 @dataclass
@@ -137,9 +136,9 @@ def _optimizer(rows: int, has_rare_ids: bool) -> Settings:
     if not has_rare_ids:
         plateau = {"name": "plateau", "patience": 1, "reduce": 0.3}
         return {"optimizer": (rates | {"schedule": plateau}, shown)}
-    l2 = {"lazy_l2": float(f"{ROWS_TO_BELIEVE / max(rows, 1):.2g}")}
+    l2 = {"lazy_l2": float(f"{EMBEDDING_L2 / max(rows, 1):.2g}")}
     embedding = rates["embedding"] | l2
-    shown = f"ids with few rows each: L2 as of {ROWS_TO_BELIEVE} rows, over the rows of a pass"
+    shown = f"ids with few rows each: L2 as of {EMBEDDING_L2} rows, over the rows of a pass"
     return {"optimizer": (rates | {"embedding": embedding}, shown)}
 
 
