@@ -1,22 +1,26 @@
 """What `tnctl init` and `tnctl train`, unedited, reach beside boosted trees, on the same rows.
 
     pip install lightgbm catboost pandas
-    python -m benchmarks.defaults [--seeds 1] [--only NAME …]
+    python -m benchmarks.defaults [--seeds 1] [--only NAME …] [--search]
 
 Sets: benchmarks/defaults_data.py. Nobody sees the test rows before the end. LightGBM has its
 defaults with early stopping on a tenth of the training rows and ids as categories; `means` is the
 same with out-of-fold target means in their place; CatBoost has its defaults with early stopping.
-Seeds are of the models. Results are kept below benchmarks/data/defaults, and are not computed
-twice. The interval is of the difference to the best of the others in 200 paired bootstraps of the
-test rows.
+With --search are also the best of 20 trials of `tnctl train -m sweep.trials=20`, and of 20 that
+Optuna makes with LightGBM, by AUC on its validation rows. Of the drifting days the table has COPC
+of each day before it was trained. Seeds are of the models. Results are kept below
+benchmarks/data/defaults, and are not computed twice. The interval is of the difference to the best
+of the others in 200 paired bootstraps of the test rows.
 """
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,7 @@ BOOTSTRAPS = 200
 STOPPING = 50  # trees without a better validation
 SMOOTHING = 10  # rows of the mean label that a target mean has beside its values
 FOLDS = 5
+TRIALS = 20
 Floats = NDArray[np.float64]
 
 
@@ -46,17 +51,23 @@ def tables_of(folder: Path) -> tuple[pa.Table, pa.Table]:
     return parts[0], parts[1]
 
 
-def tnctl_predictions(folder: Path, seed: int, to: Path) -> None:
-    """Train the first conf as it is, with its command line, and predict the test rows."""
+def tnctl(*words: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "tnctl", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def tnctl_predictions(folder: Path, seed: int, to: Path, trials: int = 0) -> None:
+    """Train the first conf as it is, or the best of some trials, and predict the test rows."""
     conf, run = to / "first.yaml", to / "run"
-
-    def tnctl(*words: str) -> None:
-        subprocess.run([sys.executable, "-m", "tnctl", *words], check=True, capture_output=True)
-
     files = [str(folder / f"{part}.parquet") for part in ("train", "test")]
     tnctl("init", *files, "label=label", f"to={conf}")
-    words = ["evaluation.ablate=false", "train.threads=1", f"seed={seed}"]
-    tnctl("train", f"conf={conf}", f"output={run}", *words)
+    words = [f"conf={conf}", "evaluation.ablate=false", "train.threads=1", f"seed={seed}"]
+    if trials:
+        search = [f"output={to / 'search'}", "-m", f"sweep.trials={trials}"]
+        # The command that trains the best, without its output.
+        words = shlex.split(tnctl("train", *words, *search))[2:-1]
+    tnctl("train", *words, f"output={run}")
     table = to / "predicted.parquet"
     tnctl("predict", f"output={run}", f"to={table}")
     columns = pq.read_table(table)
@@ -95,17 +106,47 @@ def trees_predictions(kind: str) -> Callable[[Path, int, Path], None]:
         else:
             import lightgbm
 
-            options = {"objective": "binary", "verbose": -1, "num_threads": 1, "seed": seed}
-            data = lightgbm.Dataset(
-                rows[~held], labels[~held], categorical_feature=categories, free_raw_data=False
-            )
-            validation = lightgbm.Dataset(rows[held], labels[held], reference=data)
-            stopping = lightgbm.early_stopping(STOPPING, verbose=False)
-            model = lightgbm.train(options, data, 2000, [validation], callbacks=[stopping])
+            def trained(**searched: float) -> Any:
+                options = {"objective": "binary", "verbose": -1, "num_threads": 1, "seed": seed}
+                data = lightgbm.Dataset(rows[~held], labels[~held], categorical_feature=categories)
+                validation = lightgbm.Dataset(rows[held], labels[held], reference=data)
+                stopping = lightgbm.early_stopping(STOPPING, verbose=False)
+                options |= searched
+                return lightgbm.train(options, data, 2000, [validation], callbacks=[stopping])
+
+            if kind == "LightGBM searched":
+                model = searched_trees(trained, rows[held], labels[held], seed)
+            else:
+                model = trained()
             predictions = model.predict(others)
         np.save(to / "predictions.npy", predictions)
 
     return predict
+
+
+def searched_trees(
+    trained: Callable[..., Any], rows: Floats, labels: NDArray[np.int64], seed: int
+) -> Any:
+    """The best of 20 models by their AUC on validation rows."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    models = {}
+
+    def area(trial: Any) -> float:
+        models[trial.number] = model = trained(
+            learning_rate=trial.suggest_float("learning_rate", 0.01, 0.2, log=True),
+            num_leaves=trial.suggest_int("num_leaves", 7, 127, log=True),
+            min_data_in_leaf=trial.suggest_int("min_data_in_leaf", 5, 300, log=True),
+            feature_fraction=trial.suggest_float("feature_fraction", 0.4, 1.0),
+            lambda_l2=trial.suggest_float("lambda_l2", 1e-3, 100, log=True),
+            cat_smooth=trial.suggest_float("cat_smooth", 1, 300, log=True),
+        )
+        return auc(model.predict(rows), labels) or 0.5
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    study.optimize(area, TRIALS)
+    return models[study.best_trial.number]
 
 
 def encoded(train: pa.Table, test: pa.Table) -> tuple[list[tuple[Floats, Floats]], list[int]]:
@@ -152,6 +193,10 @@ CONTENDERS: dict[str, Callable[[Path, int, Path], None]] = {
     "tnctl": tnctl_predictions,
     **{name: trees_predictions(name) for name in ("LightGBM", "means", "CatBoost")},
 }
+SEARCHES = {
+    "tnctl searched": partial(tnctl_predictions, trials=TRIALS),
+    "LightGBM searched": trees_predictions("LightGBM searched"),
+}
 
 
 def result(name: str, contender: str, seed: int) -> tuple[Floats, float]:
@@ -161,7 +206,7 @@ def result(name: str, contender: str, seed: int) -> tuple[Floats, float]:
     if not (to / "seconds.json").exists():
         to.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
-        CONTENDERS[contender](folder, seed, to)
+        (CONTENDERS | SEARCHES)[contender](folder, seed, to)
         (to / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
     return np.load(to / "predictions.npy"), json.loads((to / "seconds.json").read_text())
 
@@ -185,13 +230,13 @@ def interval(first: Floats, second: Floats, labels: Floats) -> tuple[str, str]:
     return tuple(f"{a:+.4f} to {b:+.4f}" for a, b in zip(low, high, strict=True))  # type: ignore[return-value]
 
 
-def rows_of(name: str, seeds: int) -> list[list[str]]:
+def rows_of(name: str, seeds: int, search: bool) -> list[list[str]]:
     """The rows of the table for a set."""
     folder = defaults_data.written(OUTPUT / "sets", name)
     labels = tables_of(folder)[1]["label"].to_numpy().astype(np.float64)
     base = logloss(np.full(len(labels), labels.mean()), labels)
     mean, table = {}, []
-    for contender in CONTENDERS:
+    for contender in [*CONTENDERS, *(SEARCHES if search else ())]:
         results = [result(name, contender, seed) for seed in range(1, seeds + 1)]
         mean[contender] = np.mean([predictions for predictions, _ in results], axis=0)
         areas = [auc(predictions, labels) or 0.5 for predictions, _ in results]
@@ -213,20 +258,44 @@ def rows_of(name: str, seeds: int) -> list[list[str]]:
     return table
 
 
+def days() -> None:
+    """Print the figures of each drifting day before it was trained."""
+    folder = defaults_data.written(OUTPUT / "sets", "drifting")
+    to = OUTPUT / "results" / "drifting"
+    to.mkdir(parents=True, exist_ok=True)
+    files = sorted(folder.glob("t*/*.parquet"))
+    for file in files:
+        (to / file.name).unlink(missing_ok=True)
+        (to / file.name).symlink_to(file.resolve())
+    tnctl("init", str(to / "{day}.parquet"), "label=label", f"to={to / 'first.yaml'}")
+    words = ["evaluation.ablate=false", f"output={to / 'run'}", "overwrite=true"]
+    tnctl("train", f"conf={to / 'first.yaml'}", *words)
+    report = json.loads((to / "run" / "report.json").read_text())
+    table = [["day", "AUC", "logloss", "COPC"]]
+    for day in report["days"][1:]:
+        figures = [day["before"][name] for name in ("auc", "logloss", "copc")]
+        table.append([day["day"], *(f"{figure:.4f}" for figure in figures)])
+    print(timing.table(table))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=1)
-    names = [name for name in defaults_data.SETS if name != "drifting"]
+    parser.add_argument("--search", action="store_true")
+    names = list(defaults_data.SETS)
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     given = parser.parse_args()
     table = [[
         "", "", "AUC", "logloss", "NE", "COPC", "seconds", "AUC less the best's", "logloss"
     ]]  # fmt: skip
     for name in given.only:
-        table += rows_of(name, given.seeds)
-        print(timing.table(table[-5:]), flush=True)
+        if name == "drifting":
+            days()
+            continue
+        table += rows_of(name, given.seeds, given.search)
+        print(timing.table(table[-7:]), flush=True)
     print(timing.table(table))
 
 

@@ -77,12 +77,16 @@ def cut(folder, workers, days=1):
 
 def conf_of(folder, monkeypatch, side, workers, days, overrides):
     """A conf of one side; a step has the same rows on both."""
-    return composed(
+    conf = composed(
         folder, monkeypatch, *MEASURED, *overrides, f"data.train='{side}/day={days}/*.csv'",
         f"train.batch_size={BATCH * workers if side == 'together' else BATCH}", f"output={side}",
         "data.shuffle=false", "optimizer.embedding.name=sgd", "optimizer.linear.name=sgd",
         "optimizer.dense.name=sgd",
     )  # fmt: skip
+    if side == "together":
+        return conf
+    cluster = dataclasses.replace(conf.cluster, start="env", workers=workers)
+    return dataclasses.replace(conf, cluster=cluster)
 
 
 def both(folder, monkeypatch, workers, days, overrides):
@@ -141,6 +145,7 @@ DAYS = [
     "life.shows.cvm=true", "life.shows.decay=0.9", "life.eviction.unseen_days=1",
     "slots.interests.pooling=none", "slots.interests.max_length=3", "slots.user_id.frozen=true",
     "save.full_every=3", "optimizer.embedding.weight_decay=0.01", "evaluation.ablate=false",
+    "+optimizer.schedule={name: day, end: 0.1}",
 ]  # fmt: skip
 
 

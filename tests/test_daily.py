@@ -536,6 +536,11 @@ def test_choices_that_need_one_set(three, cli):
     ):
         done = cli(*TRAIN, setting, "data.validation=day=2024-01-03/part-0.csv", cwd=three)
         assert done.code == 2 and "the newest day counts" in done.line
+    by_rows = "+optimizer.schedule={name: day, end: 0.1}"
+    done = cli(*TRAIN, by_rows, "data.negatives=0.5", cwd=three)
+    assert done.code == 2 and "schedule.name=day needs the rows of a day" in done.line
+    done = cli(*TRAIN, by_rows, "data.train=day=2024-01-03/part-0.csv", cwd=three)
+    assert done.code == 2 and "schedule.name=day is for days" in done.line
     done = cli(*TRAIN, "output=all", "optimizer.updates=all", cwd=three)
     assert done.code == 2 and "Take updates=touched for daily training" in done.line
 

@@ -187,6 +187,7 @@ def test_days_go_on_too(workspace, cli, at_step, tmp_path):
         "data.train={day}.csv", "train.epochs=2", "train.batch_size=100", "data.window=300",
         "life.admission.after=2", "life.shows={keep: true, cvm: true, decay: 0.9}",
         "life.eviction={unseen_days: 1, show: 1.5}", "data.test=null",
+        "+optimizer.schedule={name: day, end: 0.1}",
     ]  # fmt: skip
     train(cli, workspace, *overrides)
     whole = outcome(workspace / "run")

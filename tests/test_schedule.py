@@ -37,6 +37,14 @@ def test_step():
     agrees(schedule, schedules.PiecewiseConstantDecay([10, 50, 100], [1.0, 0.5, 0.1, 2.0]))
 
 
+def test_day():
+    """It goes by the rows of a day, and a day that is longer than it was keeps the last rate."""
+    schedule = Schedule("day", end=0.2)
+    assert factor(schedule, 7) == 1
+    assert factor(schedule, 7, share_of_day=0.25) == pytest.approx(0.8)
+    assert factor(schedule, 7, share_of_day=1.5) == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 10, 60])
 @pytest.mark.parametrize("end", [0.0, 0.3])
 def test_cosine(warmup, end):
@@ -49,7 +57,7 @@ def test_cosine(warmup, end):
 
 
 def test_warm_up_comes_before_every_schedule():
-    for name in ("constant", "exponential", "step", "cosine", "plateau"):
+    for name in ("constant", "exponential", "step", "cosine", "plateau", "day"):
         given = {"boundaries": [2], "factors": [0.5]} if name == "step" else {}
         given |= {"decay_steps": 10} if name in ("exponential", "cosine") else {}
         schedule = Schedule(name, warmup_steps=4, **given)

@@ -64,6 +64,12 @@ def test_a_report_has_them_on_the_split_that_it_is_of(cli, folder):
     clicks = sum(value["ctr"] * value["examples"] for value in report["by"]["device"])
     assert clicks == pytest.approx(report["ctr"] * report["examples"])
     assert "<h2>By price_range</h2>" in (folder / "run/report.html").read_text()
+    largest = report["by"]["device"][0]
+    line = next(line for line in done.err.splitlines() if line.split()[:1] == [largest["value"]])
+    assert line.split()[1:3] == [f"{largest['examples']:,}", f"{largest['auc']:.4f}"]
+    done = cli("evaluate", "output=run", "evaluation.by=[device]", cwd=folder)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["by"] == {"device": report["by"]["device"]}
 
 
 def test_what_cannot_be_told_apart(cli, folder):

@@ -34,8 +34,10 @@ def split_of(data: Data) -> str:
 def check(_: "Checkpoint", conf: Conf, _taken: dict[str, str]) -> None:
     """Refuse data that is not there, or lacks a column. Raises UserError, Failure."""
     from tnctl.data import column_names, sources
+    from tnctl.evaluation.value_figures import columns_of
 
-    sources.require(conf, [split_of(conf.data)], column_names.columns_read(conf))
+    columns = [*column_names.columns_read(conf), *columns_of(conf).values()]
+    sources.require(conf, [split_of(conf.data)], columns)
 
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
@@ -46,12 +48,17 @@ def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int
 def evaluate(
     checkpoint: "Checkpoint", conf: Conf, _: dict[str, str], readers: "Readers" = local_reader
 ) -> int:
+    from tnctl.documents import plain
+    from tnctl.evaluation.value_figures import figures_by_value
     from tnctl.progress import waiting
 
     split = split_of(conf.data)
     reader = readers(checkpoint, conf)
     with waiting(f"evaluating on data.{split}"):
         metrics = reader.metrics(split)
+        if conf.evaluation.by:
+            inference = reader.inference(conf.train.batch_rows)
+            metrics["by"] = plain(figures_by_value(inference, conf, split))
     metrics.pop("histogram", None)  # long, and for the page of a run
     print_json({"checkpoint": checkpoint.folder, "split": split, **metrics})
     return 0

@@ -228,8 +228,9 @@ class Schedule(Section):
 
     name: str = choice(
         "constant",
-        ("constant", "exponential", "step", "cosine", "plateau"),
-        "constant, exponential, step, cosine or plateau (all after a linear warm-up)",
+        ("constant", "exponential", "step", "cosine", "plateau", "day"),
+        "constant, exponential, step, cosine, plateau, or day (from 1 to `end` within each pass "
+        "over a day); all after a linear warm-up",
     )
     warmup_steps: int = number(0, 0, math.inf, "steps in which the factor rises from 0 to 1")
     decay_steps: int = number(
@@ -253,7 +254,7 @@ class Schedule(Section):
         0,
         1,
         "the factor never falls below it",
-        only_for=("name", ("exponential", "cosine", "plateau")),
+        only_for=("name", ("exponential", "cosine", "plateau", "day")),
     )
     reduce: float = number(
         0.1, 0, 1, "what the factor is multiplied by", only_for=("name", ("plateau",))

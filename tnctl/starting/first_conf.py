@@ -38,6 +38,10 @@ RATES: tuple[dict[str, Any], str] = (
     },
     "the same first steps of a row with every batch size",
 )
+RATES_BY_DAYS = (
+    RATES[0] | {"dense": {"learning_rate": 0.0015}, "schedule": {"name": "day", "end": 0.02}},
+    "rates fall within each day: the bias for the next is not that of the last batches",
+)
 EMBEDDING_L2 = 800  # of the summed loss of a pass: divided by its rows, of the mean loss
 
 
@@ -116,7 +120,7 @@ class FirstConf:
         batch = by_rows(of_day)
         steps = f"some {-(-of_day // batch):,} steps in a day"
         train = ({"batch_size": batch, "epochs": 1}, steps)
-        of_rows = {"optimizer": RATES, "train": train}
+        of_rows = {"optimizer": RATES_BY_DAYS, "train": train}
         return _recipe(of_day * len(self.named.days)) | of_rows
 
 

@@ -148,7 +148,10 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         if state.stopping.stops(conf.evaluation.patience):
             break
         current.rate_factor = factor(
-            conf.optimizer.schedule, state.steps - state.first_step, state.stopping.plateau
+            conf.optimizer.schedule,
+            state.steps - state.first_step,
+            state.stopping.plateau,
+            _share_of_pass(conf, state, current.rows),
         )
         examples = current.sums.examples
         batches.train(current.rate_factor, current.sums)
@@ -162,6 +165,16 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
                 yield events.LabelsEqual(_source_of_label(conf.data, workers), only, where)
         number += 1
     yield events.PassTrained(current)
+
+
+def _share_of_pass(conf: Conf, state: RunState, rows: int | None) -> float:
+    """The part of a pass that is trained, 0 where its rows are not known.
+
+    By its steps: several workers know the examples of a step only when the next one is done.
+    """
+    steps = state.steps - (state.epochs[-1].step if state.epochs else state.first_step)
+    workers = conf.cluster.workers if conf.cluster.start is not None else 1
+    return steps * conf.train.batch_rows * (workers or 1) / rows if rows else 0.0
 
 
 def _title(train: Train, position: Position) -> str:

@@ -11,7 +11,7 @@ from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.split_scoring import first_given, reported_splits
 from tnctl.evaluation.value_figures import columns_of
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, eviction, recalibrating, run_folder
+from tnctl.training import early_stopping, eviction, recalibrating, run_folder, schedule
 from tnctl.training.baseline import baseline_run
 from tnctl.training.warm import warm_start
 
@@ -22,6 +22,7 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     early_stopping.check(conf)
     recalibrating.check(conf)
     eviction.check(conf)
+    schedule.check(conf)
     warm_start.check(conf, overwrite)
     baseline_run.check(conf)
     if accept and not daily(conf):

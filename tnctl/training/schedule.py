@@ -2,7 +2,23 @@
 
 import math
 
-from tnctl.schema import Schedule
+from tnctl.data.days import daily
+from tnctl.errors import refuse_if
+from tnctl.schema import Conf, Schedule
+
+
+def check(conf: Conf) -> None:
+    """Refuse a schedule within days where a day's rows are not known. Raises UserError."""
+    if conf.optimizer.schedule.name == "day":
+        refuse_if(
+            not daily(conf),
+            "optimizer.schedule.name=day is for days: data.train has no {day}. Take another",
+        )
+        refuse_if(
+            conf.data.negatives < 1,
+            "optimizer.schedule.name=day needs the rows of a day, and data.negatives leaves out "
+            "some. Take another schedule, or data.negatives=1",
+        )
 
 
 def is_crossed(every: int, earlier: int, steps: int) -> bool:
@@ -13,8 +29,13 @@ def is_crossed(every: int, earlier: int, steps: int) -> bool:
     return steps // every > earlier // every
 
 
-def factor(schedule: Schedule, steps: int, plateau: float = 1.0) -> float:
+def factor(
+    schedule: Schedule, steps: int, plateau: float = 1.0, share_of_day: float = 0.0
+) -> float:
     """The factor of the step that follows `steps` steps.
+
+    `share_of_day` is the part of its day that the steps before have trained: steps of the pass
+    times the rows of a full step, over the rows of the day.
 
     With s = steps, w = warmup_steps, t = s - w, e = end:
 
@@ -24,6 +45,7 @@ def factor(schedule: Schedule, steps: int, plateau: float = 1.0) -> float:
     - step: the factor of the last boundary below s (boundaries count all steps, also warm-up's)
     - cosine: e + (1 - e) * (1 + cos(pi * min(t / decay_steps, 1))) / 2
     - plateau: `plateau`, which evaluations reduce
+    - day: 1 - (1 - e) * share_of_day
 
     Up to the warm-up of others than cosine, these are Keras' ExponentialDecay,
     PiecewiseConstantDecay and CosineDecay.
@@ -39,4 +61,6 @@ def factor(schedule: Schedule, steps: int, plateau: float = 1.0) -> float:
     if schedule.name == "cosine":
         share = min(after / schedule.decay_steps, 1.0)
         return schedule.end + (1 - schedule.end) * (1 + math.cos(math.pi * share)) / 2
+    if schedule.name == "day":
+        return 1 - (1 - schedule.end) * min(share_of_day, 1.0)
     return plateau if schedule.name == "plateau" else 1.0

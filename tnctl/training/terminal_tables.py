@@ -8,8 +8,9 @@ from tnctl import files, progress
 from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
+from tnctl.evaluation.value_figures import FIGURES, ValueFigures
 from tnctl.training.report.page import in_words as recalibration_in_words
-from tnctl.training.report.page import side_by_side
+from tnctl.training.report.page import side_by_side, words_of
 from tnctl.training.report.report_document import Baseline, Report, number_of
 from tnctl.training.run_folder import PAGE, REPORT
 
@@ -20,6 +21,7 @@ LIVES = {
     "evicted": "rows evicted",
 }
 MOST_INPUTS = 3  # of the most important
+MOST_VALUES = 10  # of a column of evaluation.by, those with the most rows
 MOST_DAYS = 10  # of the newest in the table of days
 
 
@@ -66,10 +68,25 @@ def show_report(output: str, report: Report) -> None:
         ("page", files.join(output, PAGE)),
     ]
     progress.table("", ("trained", ""), rows)
+    for name, values in (report.by or {}).items():
+        show_by_value(name, values[:MOST_VALUES])
     if report.baseline is not None:
         show_baseline(report, report.baseline)
     for sentence in report.weak_points or ():
         progress.say(f"weak point: {sentence}")
+
+
+def show_by_value(name: str, values: Sequence[ValueFigures]) -> None:
+    """The metrics on the rows of each value of a column, as the page has them."""
+    rows = [
+        [
+            words_of(value),
+            f"{value.examples:,}",
+            *(shown(getattr(value, key), 4) for key in FIGURES),
+        ]
+        for value in values
+    ]
+    progress.table("", (name, "rows", *FIGURES), rows)
 
 
 def show_baseline(report: Report, baseline: Baseline) -> None:

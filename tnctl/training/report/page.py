@@ -347,12 +347,17 @@ def _shown(value: float | None, form: str) -> str:
 def _by_value(values: Sequence[ValueFigures]) -> Markup:
     rows = [
         table_row(
-            "all others" if of.value is None else of.value or "(empty)",
+            words_of(of),
             [f"{of.examples:,}", *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE)],
         )
         for of in values
     ]
     return table_of(("value", "rows", *FIGURES_BY_VALUE), rows)
+
+
+def words_of(value: ValueFigures) -> str:
+    """Which rows the figures are of."""
+    return "all others" if value.value is None else value.value or "(empty)"
 
 
 def _weak_points(report: Report) -> Markup:
