@@ -15,7 +15,7 @@ from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.rows import block_files, dictionary_format, file_format
+from tnctl.serving.rows import dictionary_format, file_format
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
 from tnctl.serving.rows.export_formats import file_formats, format_of
@@ -123,7 +123,7 @@ CASES = [
 def test_lookups(tmp_path, monkeypatch, encoding, name, small):
     if small:
         monkeypatch.setattr(file_format, "BYTES_PER_READ", 3000)
-        monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 700)
+        monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 700)
     shape = SHAPES[name]
     groups = {
         "user": (shape, model(shape, 1)),

@@ -17,7 +17,7 @@ from mutated_documents import reseal
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
-from tnctl.serving.rows import block_files, file_format
+from tnctl.serving.rows import file_format
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import ExportManifest, Filter
@@ -92,7 +92,7 @@ def chain_of_exports(tmp_path_factory):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Row groups, and what is read and written at once, of a few rows."""
-    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 7)
+    monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 7)
     monkeypatch.setattr(file_format, "BYTES_PER_READ", 500)
 
 

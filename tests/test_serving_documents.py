@@ -19,7 +19,7 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.redis.redis_document import RedisManifest
+from tnctl.serving.redis.redis_embeddings import RedisManifest
 from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.tables.columns import group_salt
 

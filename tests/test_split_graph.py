@@ -21,7 +21,7 @@ from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
 from tnctl.serving.verify import golden_checks, parity
-from tnctl.serving.verify.golden_file import golden_of_graph
+from tnctl.serving.verify.golden_checks import golden_of_graph
 
 # Every kind of input; two heads that share little; two towers.
 RECIPE = """\

@@ -16,7 +16,7 @@ from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.checkpoint.decayed_rows import shows_as_read, unseen_days
 from tnctl.errors import Failure, UserError
 from tnctl.tensornet import block_rows, dense_weights, table_folders
-from tnctl.tensornet.row_forms import ADAGRAD, ADAM, FTRL, RULES, RowForm
+from tnctl.tensornet.block_rows import ADAGRAD, ADAM, FTRL, RULES, RowForm
 
 ROOT = Path(__file__).parent.parent
 CONF = """\

@@ -1,19 +1,21 @@
 """What the manifests of exported embeddings and of split graphs both have.
 
-The checkpoint that they were made from, and their golden rows.
-
+The checkpoint that they were made from, their golden rows, and files that are opened by a path.
 docs/formats/manifest.md and docs/formats/golden.md.
 """
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tnctl import files, manifest
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.documents import Count, Finite, Sha256
 from tnctl.errors import quoted
-from tnctl.manifest import FileEntry
+from tnctl.manifest import FileEntry, HashingWriter, Manifest
 from tnctl.masking import masked
 
 MOST_FOLDER = 4096  # characters of a folder's path or URL
@@ -86,3 +88,25 @@ def check_files(
         raise ValueError(f"file {quoted(absent[0])} is not among its files")
     if foreign := sorted(files.keys() - expected - possible):
         raise ValueError(f"{quoted(foreign[0])} is among its files, and is no file of this format")
+
+
+BYTES_PER_READ = 4 << 20
+
+
+def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Path:
+    """The path of a file of a folder; of a remote one the path of a copy in `temporary`.
+
+    Raises DamagedError when a copy is not what the manifest says.
+    """
+    url = files.join(folder, name)
+    local = files.local_path(url)
+    if local is not None:
+        return local
+    copy = temporary / name  # a relative path inside of it: the manifest was parsed
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with manifest.present(folder, content, name), copy.open("wb") as writing:
+        hashing = HashingWriter(writing)
+        with files.open_input(url, decompress=False) as reading:
+            shutil.copyfileobj(reading, hashing, BYTES_PER_READ)
+    manifest.check_entry(folder, content, name, hashing.entry())
+    return copy

@@ -21,8 +21,13 @@ from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS
-from tnctl.serving.graph.graph_document import OF_LINEAR, GraphManifest, SignatureInput, conf_of
-from tnctl.serving.graph.raw_values_document import SlotInput
+from tnctl.serving.graph.graph_document import (
+    OF_LINEAR,
+    GraphManifest,
+    SignatureInput,
+    SlotInput,
+    conf_of,
+)
 from tnctl.serving.rows.embeddings import Embeddings
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].

@@ -8,8 +8,7 @@ from tnctl.errors import UserError, did_you_mean, quoted
 from tnctl.model.layout import Layout, segments
 from tnctl.schema import Conf, Slot
 from tnctl.tables import Segment
-from tnctl.tensornet.block_rows import Described
-from tnctl.tensornet.row_forms import RULES, RowForm, Rule
+from tnctl.tensornet.block_rows import RULES, Described, RowForm, Rule
 
 GIVEN = re.compile(r"([^:,]+):([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 

@@ -36,11 +36,17 @@ from tnctl.ownership import CHECKPOINT
 from tnctl.progress import Display, say, table, waiting
 from tnctl.schema import Conf
 from tnctl.tensornet import conf_tables, dense_weights
-from tnctl.tensornet.block_rows import described, rows_of
+from tnctl.tensornet.block_rows import FTRL, described, rows_of
 from tnctl.tensornet.conf_tables import Weights
-from tnctl.tensornet.joined_records import Ages, JoinCounts, JoinedTable, no_ages
-from tnctl.tensornet.parted_rows import MOST_PARTS, PartedRows, parts_needed
-from tnctl.tensornet.row_forms import FTRL
+from tnctl.tensornet.joined_records import (
+    MOST_PARTS,
+    Ages,
+    JoinCounts,
+    JoinedTable,
+    PartedRows,
+    no_ages,
+    parts_needed,
+)
 from tnctl.tensornet.table_folders import Source, SourceTable, source_at
 
 TOLERANCE = 2e-5  # of a text's six digits, over the sums

@@ -15,7 +15,7 @@ from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
-from tnctl.serving.rows.export import Chain, Request
+from tnctl.serving.rows.export import Chain, Request, Written
 from tnctl.serving.rows.export_document import (
     ExportManifest,
     FileGroup,
@@ -25,9 +25,8 @@ from tnctl.serving.rows.export_document import (
     stem_of,
 )
 from tnctl.serving.rows.file_format import FileFormat, hashes_of
-from tnctl.serving.rows.group_writing import Written
-from tnctl.serving.rows.precision_errors import error_of_chain
-from tnctl.serving.rows.top_rows import TopRows
+from tnctl.serving.rows.precision import error_of_chain
+from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.shards import HASHES_PER_SHARD, shards_of
 
 TOP_ROWS_AT_A_TIME = 1 << 20  # 16 MiB

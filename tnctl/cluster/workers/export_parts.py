@@ -14,11 +14,10 @@ from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.schema import Conf
 from tnctl.serving.rows.embeddings import FileEmbeddings, chain_of
-from tnctl.serving.rows.export import Chain, Request, opened_part
+from tnctl.serving.rows.export import Chain, Request, Written, opened_part, write_groups
 from tnctl.serving.rows.export_document import ExportManifest, Threshold
 from tnctl.serving.rows.export_formats import format_of
-from tnctl.serving.rows.group_writing import Written, write_groups
-from tnctl.serving.rows.top_rows import TopRows
+from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.shards import shards_of
 
 

@@ -22,8 +22,8 @@ from tnctl.documents import is_name
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import Inventory
 from tnctl.model.graph import save_module
-from tnctl.serving.graph import allowed_ops
-from tnctl.serving.graph.aot_document import MOST_ROWS, Compiled, CompiledSize
+from tnctl.serving.graph import loaded_graph
+from tnctl.serving.graph.graph_document import MOST_ROWS, Compiled, CompiledSize
 
 TARGET_TRIPLE = "x86_64-pc-linux"
 TARGET_CPU = "x86-64-v3"  # not the CPU of this machine: others run it
@@ -108,7 +108,7 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
     The compiler wants batches of one size, and knows no variables. Returns the inputs and outputs
     of signature packed by their names in a compiled graph.
     """
-    loaded = allowed_ops.load(folder)  # variables live only as long as it does
+    loaded = loaded_graph.load_checked(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
     # They become names in C++.

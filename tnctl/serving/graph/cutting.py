@@ -31,7 +31,7 @@ from tnctl.model.graph import (
     slot_inputs,
 )
 from tnctl.model.layout import LINEAR, LINEARS, Layout
-from tnctl.serving.graph import allowed_ops
+from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.loaded_graph import (
     check_signature,
     inputs_of,
@@ -297,7 +297,7 @@ def compare(
         given[LINEARS] = random.normal(size=shape).astype(np.float32)
         given[LINEAR] = given[LINEARS].sum(axis=1, keepdims=True)
     expected = run(function, {whole.name: given[whole.name] for whole in everything.packed})
-    loaded = allowed_ops.load(folder)
+    loaded = loaded_graph.load_checked(folder)
     for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
         outputs = run(loaded.signatures[signature], inputs_of(inputs, given))
         for output, name in names.items():

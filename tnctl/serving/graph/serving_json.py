@@ -22,17 +22,15 @@ from tnctl.serving.graph.graph_document import (
     LENGTH,
     GraphManifest,
     GraphOutput,
-    LinearSum,
-    SignatureInput,
-    Signatures,
-    has_times,
-)
-from tnctl.serving.graph.raw_values_document import (
     LabelSource,
+    LinearSum,
     NumericInput,
     RawData,
+    SignatureInput,
+    Signatures,
     SlotInput,
     TimeColumn,
+    has_times,
 )
 
 

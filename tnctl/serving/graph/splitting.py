@@ -21,8 +21,7 @@ from tnctl.schema import Conf
 from tnctl.serving.graph import aot, cutting, loaded_graph
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.serving_json import describe
-from tnctl.serving.verify.golden_checks import check_graph
-from tnctl.serving.verify.golden_file import golden_of_checkpoint
+from tnctl.serving.verify.golden_checks import check_graph, golden_of_checkpoint
 
 WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
 SIGNATURE = "serving_default"

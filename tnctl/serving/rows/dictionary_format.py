@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.manifest import Inventory, Manifest
-from tnctl.serving.local_copy import local_copy
+from tnctl.serving.artefact_document import local_copy
 from tnctl.serving.rows import file_format
 from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.file_format import (

@@ -15,13 +15,12 @@ from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
 from tnctl.serving.artefact_document import CheckpointReference, Folder, RowsGolden, check_files
 from tnctl.serving.rows.export_formats import file_formats, format_of
-from tnctl.serving.rows.precision import Precision, RowShape
+from tnctl.serving.rows.precision import Precision, PrecisionError, RowShape
 
 MOST_WIDTH = 65_536  # floats of an embedding
 MOST_DELTAS = 8  # on top of a full export
 
 Pooling = Literal["sum", "mean", "sqrtn", "none"]
-NotNegative = Annotated[Finite, Field(ge=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +67,6 @@ class Threshold:
 
     show: Finite
     hash: Uint64Text  # JSON readers that count in doubles would round a number
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrecisionError:
-    """How far the stored embeddings of a group are from the trained ones.
-
-    The largest deviation, the root of the mean square, and what no deviation can exceed.
-    """
-
-    max: NotNegative
-    rms: NotNegative
-    bound: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
 from tnctl.serving.rows.export_formats import server_format
 from tnctl.serving.rows.file_format import StoredGroup, hashes_of, record_dtype
-from tnctl.serving.rows.precision import RowShape
-from tnctl.serving.rows.precision_errors import error_of_chain
+from tnctl.serving.rows.precision import RowShape, error_of_chain
 from tnctl.serving.rows.selection import Group
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tnctl.serving.rows.block_files import Block, BlockFormat, WriteBlock
+from tnctl.serving.rows.file_format import Block, BlockFormat, WriteBlock
 from tnctl.serving.rows.precision import RowShape
 
 

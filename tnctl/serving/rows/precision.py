@@ -4,13 +4,17 @@ docs/formats/dictionary.md describes the bytes. Embeddings may be stored with fe
 weight and the counts always are float32.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from tnctl.documents import Finite
 from tnctl.errors import Failure
 from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
 
@@ -19,6 +23,9 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
 COUNTS, SCALE = "counts", "scale"
 WEIGHT = {name: np.dtype(kind) for name, kind in zip(PRECISIONS, ("<f4", "<f2", "i1"), strict=True)}
 STEPS = np.float32(127)  # of int8, on either side of 0
+
+
+NotNegative = Annotated[Finite, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -144,3 +151,88 @@ def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDAr
     divisors = np.where(scales > 0, scales, np.float32(1))
     steps = np.rint(embedding / divisors[:, np.newaxis])
     return scales, np.clip(steps, -STEPS, STEPS).astype(np.int8)
+
+
+QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionError:
+    """How far the stored embeddings of a group are from the trained ones.
+
+    The largest deviation, the root of the mean square, and what no deviation can exceed.
+    """
+
+    max: NotNegative
+    rms: NotNegative
+    bound: NotNegative
+
+
+class RoundingError:
+    """Collects the errors of the rows of a group.
+
+    `bound` is what no weight can exceed: of int8 half a step of the largest scale, of float16 half
+    a unit in the last place of the largest weight.
+    """
+
+    def __init__(self, shape: RowShape) -> None:
+        self.exact = shape.precision == "float32" or not shape.width
+        self._shape = shape
+        self._squares, self._count, self._most, self._largest = 0.0, 0, 0.0, 0.0
+
+    def add(
+        self,
+        rows: NDArray[np.float32],
+        removed: NDArray[np.bool_] | None,
+        payload: NDArray[np.uint8],
+    ) -> None:
+        """Count the errors of rows [n, columns] that are stored as `payload`, uint8 [n, stride].
+
+        `removed` bool [n] says which are none; None: all are rows.
+        """
+        if self.exact:
+            return
+        kept = slice(None) if removed is None else ~removed
+        trained = parted(rows[kept], self._shape)[1].astype(np.float64)
+        if not trained.size:
+            return
+        deviations = np.abs(parted(decode(payload[kept], self._shape), self._shape)[1] - trained)
+        self._squares += float((deviations * deviations).sum())
+        self._count += deviations.size
+        self._most = max(self._most, float(deviations.max()))
+        self._largest = max(self._largest, float(np.abs(trained).max()))
+
+    def document(self) -> PrecisionError | None:
+        """The largest and the root mean square error; None for rows that are exact."""
+        if self.exact:
+            return None
+        if self._shape.precision == "int8":
+            bound = self._largest / 127 / 2 * QUOTIENT
+        else:
+            bound = max(float(np.spacing(np.float16(self._largest))) / 2, 2.0**-25)
+        rms = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return PrecisionError(max=self._most, rms=rms, bound=bound)
+
+
+def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | None:
+    """The largest figures of several errors; None when all rows are exact."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return None
+    return PrecisionError(
+        max=max(error.max for error in known),
+        rms=max(error.rms for error in known),
+        bound=max(error.bound for error in known),
+    )
+
+
+def error_of_chain(
+    errors: Sequence[PrecisionError | None], rows: Sequence[int]
+) -> PrecisionError | None:
+    """The error of all rows that a chain of exports wrote, also of those written again later."""
+    known = [(error, n) for error, n in zip(errors, rows, strict=True) if error is not None]
+    largest = largest_errors(errors)
+    if largest is None:
+        return None
+    squares = sum(error.rms**2 * n for error, n in known)
+    return replace(largest, rms=math.sqrt(squares / max(sum(n for _, n in known), 1)))

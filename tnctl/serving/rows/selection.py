@@ -23,13 +23,13 @@ from tnctl.saved_conf import conf_of
 from tnctl.schema import Slot
 from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold, stem_of
 from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
-from tnctl.serving.rows.top_rows import TopRows
 from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
 Days = Sequence[tuple[int, int]]  # (day, its first step), ascending
 
 EVERYTHING = Filter()
+SPARE = 1 << 18  # rows beyond the top ones that are collected before the others are dropped
 GROUP_NUMBERS = 1 << 16
 
 
@@ -138,6 +138,60 @@ def select_part(
     if since is not None:
         check_shapes({group.name: group.shape for t in tables for group in t.groups}, since)
     return Selection("full" if since is None else "delta", tables)
+
+
+class TopRows:
+    """The rows of a group with the highest show, found in one pass in the order of the hashes."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self._rows = top, 0  # all rows, also those that were dropped
+        self._parts: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
+        self._waiting = 0
+
+    def add(
+        self, shows: NDArray[np.float64], hashes: NDArray[np.uint64], rows: int | None = None
+    ) -> None:
+        """Add rows: shows float64 [n], hashes uint64 [n] above all earlier hashes.
+
+        They may be the candidates of so many `rows`.
+        """
+        self._parts.append((shows, hashes))
+        self._rows += len(shows) if rows is None else rows
+        self._waiting += len(shows)
+        if self._waiting > self._top + max(SPARE, self._top // 4):
+            self._drop()
+
+    def threshold(self) -> Threshold | None:
+        """The last of the top rows; None when there are no others."""
+        if self._rows <= self._top:
+            return None
+        self._drop()
+        [(shows, hashes)] = self._parts
+        last = shows.min()
+        return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
+
+    @property
+    def rows(self) -> int:
+        """How many there are, the top ones and the others."""
+        return self._rows
+
+    def candidates(self) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+        """The shows and hashes of those that can be among the top rows, in the order of hashes."""
+        if not self._parts:
+            return np.empty(0), np.empty(0, np.uint64)
+        self._drop()
+        [(shows, hashes)] = self._parts
+        return shows, hashes
+
+    def _drop(self) -> None:
+        """Keep only the top rows; of equal shows those with the lowest hashes."""
+        shows, hashes = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
+        if len(shows) > self._top:
+            least = np.partition(shows, len(shows) - self._top)[len(shows) - self._top]
+            kept = shows > least
+            kept[np.flatnonzero(shows == least)[: self._top - int(kept.sum())]] = True
+            shows, hashes = shows[kept], hashes[kept]
+        self._parts, self._waiting = [(shows, hashes)], len(shows)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.csv as pc
 from numpy.typing import NDArray
 
-from tnctl.serving.rows.block_files import Block, BlockFormat, WriteBlock
 from tnctl.serving.rows.export_document import FileGroup
+from tnctl.serving.rows.file_format import Block, BlockFormat, WriteBlock
 from tnctl.serving.rows.precision import RowShape, decode, encode
 
 

@@ -34,17 +34,15 @@ from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
 from tnctl.serving.verify.endpoint import Endpoint
 from tnctl.serving.verify.golden_checks import (
     TOLERANCE,
+    GoldenFile,
     deviation_of,
     deviations_of,
     encoded_rows,
-    largest_deviation,
-    outputs_noun,
-)
-from tnctl.serving.verify.golden_file import (
-    GoldenFile,
     golden_of_checkpoint,
     golden_of_embeddings,
     golden_of_graph,
+    largest_deviation,
+    outputs_noun,
 )
 
 EXAMPLES = 1000
