@@ -671,8 +671,11 @@ def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_pa
     # The sum of the parts is looked at, and the sum itself.
     linears = np.array([[1, 2], [3, 4]], np.float32)
     right = np.array([[3], [7]], np.float32)
-    assert parity.same_sums("", linears, right).held
-    assert not parity.same_sums("", linears, right + np.float32(1e-6)).held
+    content = document(by_weights)
+    for linear, held in ((right, True), (right + np.float32(1e-6), False)):
+        received = {"linear": linear, "linears": linears}
+        *_, sums = parity.same_inputs("", content, received, {"linear": right})
+        assert sums.held is held
 
 
 def test_linear_weights_that_cannot_be_inputs(cli, everything):

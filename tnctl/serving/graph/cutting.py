@@ -31,9 +31,7 @@ from tnctl.model.graph import (
     slot_inputs,
 )
 from tnctl.model.layout import LINEAR, LINEARS, Layout
-from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.loaded_graph import (
-    check_signature,
     inputs_of,
     load_graph,
     run,
@@ -77,40 +75,44 @@ def cut(
     """
     loaded = load_graph(folder)  # variables live only as long as it does
     with tensorflow_errors("the graph cannot be cut"):
-        check_signature(loaded.signatures, PACKED, everything.packed)
         function, outputs = chosen(loaded.signatures, everything.outputs, part)
-        if absent := sorted(outputs.keys() - function.structured_outputs.keys()):
-            raise Failure(f"the graph has no output {absent[0]}. Take another checkpoint")
-        return cut_function(function, outputs, to, everything, part, frozen, linears)
+        constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        tensors = dict(zip(sorted(function.structured_outputs), constant.outputs, strict=True))
+        wanted = [tensors[name].name for name in outputs]
+        graph, fetched = needed(constant.graph.as_graph_def(), wanted)
+        read = {whole.name: columns_read(graph, whole, fetched) for whole in everything.packed}
+        packed, by_slot = everything.packed, everything.by_slot
+        if part is not None:
+            packed = [whole for whole in packed if read[whole.name] is not None]
+            by_slot = [given for given in by_slot if (read[given.source] or set()) & places(given)]
+        if linears and any(given.name == LINEAR for given in by_slot):
+            by_slot = [given for given in by_slot if given.name != LINEAR] + [*linears]
+        module = tf.Module()
+        weights = {} if frozen else variables(function, graph)
+        module.weights = list(weights.values())
+        taken = [whole for whole in packed if read[whole.name] is not None]
+        scores = function_of(graph, fetched, packed, taken, weights)
+        names = [output.name for output in outputs.values()]
+        signatures = signatures_of(
+            lambda given: {n: tf.identity(t) for n, t in zip(names, scores(*given), strict=True)},
+            packed,
+            by_slot,
+        )
+        save_module(module, to, signatures)
+        made = Part(packed, by_slot, list(outputs.values()))
+        compare(function, everything, dict(zip(names, outputs, strict=True)), made, to)
+        return made
 
 
-def cut_function(
-    function: Any,
-    outputs: dict[str, Output],
-    to: str,
-    everything: Part,
-    part: str | None,
-    frozen: bool,
-    linears: Sequence[Input] = (),
-) -> Part:
-    """Write `outputs`, by their names in a function, as a SavedModel into `to`."""
-    constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
-    tensors = dict(zip(sorted(function.structured_outputs), constant.outputs, strict=True))
-    graph, fetched = needed(constant.graph.as_graph_def(), [tensors[name].name for name in outputs])
-    read = {whole.name: columns_read(graph, whole, fetched) for whole in everything.packed}
-    packed, by_slot = everything.packed, everything.by_slot
-    if part is not None:
-        packed = [whole for whole in packed if read[whole.name] is not None]
-        by_slot = [
-            columns
-            for columns in by_slot
-            if (read[columns.source] or set())
-            & set(range(columns.at, columns.at + columns.columns))
-        ]
-    if linears:
-        wanted = [columns for columns in by_slot if columns.name != LINEAR]
-        by_slot = wanted if len(wanted) == len(by_slot) else [*wanted, *linears]
-    weights = {} if frozen else variables(function, graph)
+def places(part: Input) -> set[int]:
+    """The columns of its source that an input is."""
+    return set(range(part.at, part.at + part.columns))
+
+
+def function_of(
+    graph: Any, fetched: list[str], packed: list[Input], taken: list[Input], weights: dict[str, Any]
+) -> Any:
+    """What a graph computes from inputs of `packed`, of which it takes some, and its weights."""
 
     # With specs it is traced once, and constants are there once.
     @tf.function(
@@ -121,24 +123,13 @@ def cut_function(
         given = {
             f"{whole.name}:0": tensor
             for whole, tensor in zip(packed, tensors, strict=True)
-            if read[whole.name] is not None
+            if whole in taken
         }
         given |= {f"{name}:0": weight.read_value() for name, weight in weights.items()}
         results = tf.import_graph_def(graph, given, return_elements=fetched, name="")
         return [given.get(name, result) for name, result in zip(fetched, results, strict=True)]
 
-    names = [output.name for output in outputs.values()]
-    module = tf.Module()
-    module.weights = list(weights.values())
-    signatures = signatures_of(
-        lambda tensors: {n: tf.identity(t) for n, t in zip(names, scores(*tensors), strict=True)},
-        packed,
-        by_slot,
-    )
-    save_module(module, to, signatures)
-    made = Part(packed, by_slot, list(outputs.values()))
-    compare(function, everything, dict(zip(names, outputs, strict=True)), made, to)
-    return made
+    return scores
 
 
 def chosen(
@@ -281,7 +272,6 @@ def compare(
     given = {
         whole.name: random.normal(size=(EXAMPLES, whole.columns)).astype(whole.dtype)
         for whole in everything.packed
-        if whole.source != LENGTHS
     }
     shapes = {slot.name: slot.shape for slot in everything.by_slot}
     most = [
@@ -297,7 +287,7 @@ def compare(
         given[LINEARS] = random.normal(size=shape).astype(np.float32)
         given[LINEAR] = given[LINEARS].sum(axis=1, keepdims=True)
     expected = run(function, {whole.name: given[whole.name] for whole in everything.packed})
-    loaded = loaded_graph.load_checked(folder)
+    loaded = load_graph(folder)
     for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
         outputs = run(loaded.signatures[signature], inputs_of(inputs, given))
         for output, name in names.items():

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tnctl.serving.rows.precision import RowShape, encode
+from tnctl.serving.rows.precision import Payloads, RowShape, Uint64s, encode
 from tnctl.serving.rows.selection import Part
 
 # A server stores a hash in one piece of memory while it has few fields, none longer than this.
@@ -40,14 +39,14 @@ def bucket_count(rows: int, fields: int) -> int:
     return max(1, round(rows * fields / FIELDS_PER_BUCKET))
 
 
-def buckets_of(hashes: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+def buckets_of(hashes: Uint64s, count: int) -> Uint64s:
     """floor(hash * count / 2^64), exactly; uint64 [n]. `count` is below 2^32."""
     shift, n = np.uint64(32), np.uint64(count)
     high, low = hashes >> shift, hashes & np.uint64(0xFFFFFFFF)
     return (high * n + (low * n >> shift)) >> shift
 
 
-def field_names(ids: NDArray[np.uint64], fields: int) -> list[list[bytes]]:
+def field_names(ids: Uint64s, fields: int) -> list[list[bytes]]:
     """The names of the fields of each id (uint64 [n]), `fields` for each.
 
     The first is the id, 8 bytes, little-endian; the others add a byte, the number of the part.
@@ -85,8 +84,8 @@ class Packing:
     def _per_bucket(
         self,
         command: bytes,
-        hashes: NDArray[np.uint64],
-        words: NDArray[np.uint8],
+        hashes: Uint64s,
+        words: Payloads,
         count: int,
         sign: int,
     ) -> Packed:
@@ -138,7 +137,7 @@ class _Words:
         self._payload = np.dtype(payload)
         self._ids = [f"id{part}" for part in range(fields)]
 
-    def of(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def of(self, ids: Uint64s, payload: Payloads | None) -> Payloads:
         """uint8 [n, bytes of a row's words]."""
         words = np.empty((len(ids), len(self._template)), np.uint8)
         words[:] = self._template
@@ -150,12 +149,3 @@ class _Words:
             for name in self._payload.names or ():
                 rows[name] = parts[name]
         return words
-
-
-def of_buckets(command: bytes, key: str, buckets: range, after: bytes = b"") -> bytes:
-    """One command for each bucket, packed: its name, the bucket's key, and a word `after` it."""
-    words = b"*%d\r\n$%d\r\n%s\r\n" % (3 if after else 2, len(command), command)
-    end = b"$%d\r\n%s\r\n" % (len(after), after) if after else b""
-    prefix = key.encode()
-    names = [b"%s%d" % (prefix, bucket) for bucket in buckets]
-    return b"".join([b"%s$%d\r\n%s\r\n%s" % (words, len(name), name, end) for name in names])

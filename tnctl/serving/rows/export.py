@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
@@ -18,9 +18,10 @@ from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
+from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
 from tnctl.serving.rows.embeddings import (
     ALL_HASHES,
+    GRACE,
     PREFIX,
     Embeddings,
     FileEmbeddings,
@@ -48,9 +49,9 @@ from tnctl.serving.rows.selection import (
     Group,
     Part,
     Selection,
+    Wanted,
     count_of,
     select,
-    select_part,
 )
 from tnctl.serving.verify import golden_checks
 
@@ -155,17 +156,13 @@ def group_fields(group: Group) -> dict[str, Any]:
         "table": group.table,
         "rows": group.rows,
         "removed": group.removed,
-        "linear": group.shape.linear,
-        "width": group.shape.width,
-        "cvm": group.shape.cvm,
-        "precision": group.shape.precision,
         "salt": str(group.salt),
         "threshold": group.threshold,
+        **asdict(group.shape),
     }
 
 
 GOLDEN_ROWS = 200
-GRACE = 600  # seconds that readers of a server keep the previous version
 
 # The folders and manifests of a full export and its deltas, in this order.
 Chain = Sequence[tuple[str, ExportManifest]]
@@ -182,19 +179,18 @@ class Request:
     filter: Filter
     golden: int
 
-    def select(self, since: RowsManifest | None) -> Selection:
-        """The rows, or those that differ from an earlier export."""
-        return select(self.checkpoint, self.conf.slots, self.filter, self.precision, since)
-
-    def select_part(
-        self, since: RowsManifest | None, part: int | None, hashes: HashRange
+    def select(
+        self,
+        since: RowsManifest | None,
+        part: int | None = None,
+        hashes: HashRange = ALL_HASHES,
+        counted: bool = True,
     ) -> Selection:
-        """The same of a range of hashes, not counted yet."""
-        return select_part(
-            self.checkpoint, self.conf.slots, self.filter, self.precision, since, part, hashes
-        )
+        """The rows, or those that differ from an earlier export; of one part or all."""
+        wanted = Wanted(self.filter, self.precision, since, part, hashes)
+        return select(self.checkpoint, self.conf.slots, wanted, counted)
 
-    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> RowsGolden | None:
+    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> GoldenEntry | None:
         """Check the exported rows against the checkpoint's golden rows, and write those."""
         exact = self.precision == "float32" and not self.filter.given
         return golden_checks.check_embeddings(
@@ -202,8 +198,8 @@ class Request:
         )
 
 
-class Writers(Protocol):
-    """The processes that write an export to files, each the rows of a range of hashes.
+class Writers:
+    """The processes that write an export to files: here one, which writes all rows.
 
     The methods are called in this order, once.
     """
@@ -213,28 +209,18 @@ class Writers(Protocol):
 
         Raises UserError for a filter that is impossible and for a chain of another training.
         """
+        self._selection = request.select(chain[-1][1] if chain else None)
+        self._chain = chain
 
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         """Write the files of all groups, table by table."""
+        return write_groups(self._selection, format, output.inventory())
 
     def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         """The rows that were written to a folder, over those of the chain.
 
         Raises Failure for a damaged file of the chain.
         """
-
-
-class LocalWriter:
-    """One process, which writes all rows."""
-
-    def select(self, request: Request, chain: Chain) -> None:
-        self._selection = request.select(chain[-1][1] if chain else None)
-        self._chain = chain
-
-    def write(self, format: FileFormat, output: outputs.Output) -> Written:
-        return write_groups(self._selection, format, output.inventory())
-
-    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         return opened_part(self._chain, folder, content)
 
 
@@ -285,7 +271,7 @@ def export(
     if server:
         content = to_server(request, to, since, prefix, grace)
     else:
-        content = to_folder(request, to, since, writers or LocalWriter())
+        content = to_folder(request, to, since, writers or Writers())
     report_errors(content)
     return content
 

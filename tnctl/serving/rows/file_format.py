@@ -19,14 +19,23 @@ from tnctl.errors import Failure
 from tnctl.manifest import Inventory, Manifest
 from tnctl.serving.rows import file_format
 from tnctl.serving.rows.export_document import FileGroup
-from tnctl.serving.rows.precision import PRECISIONS, Precision, RowShape, decode
+from tnctl.serving.rows.precision import (
+    PRECISIONS,
+    Bools,
+    LookedUp,
+    Payloads,
+    Precision,
+    RowShape,
+    Uint64s,
+    decode,
+)
 from tnctl.serving.rows.selection import Group
 from tnctl.tables import key_hashes
 
 BYTES_PER_READ = 4 << 20
 
 # Ids uint64 [n] -> their decoded rows float32 [n, columns], zeros where unknown; which are known.
-Lookup = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
+Lookup = Callable[[Uint64s], LookedUp]
 
 
 class GroupWriter(Protocol):
@@ -34,10 +43,10 @@ class GroupWriter(Protocol):
 
     def add(
         self,
-        ids: NDArray[np.uint64],
-        hashes: NDArray[np.uint64],
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
+        ids: Uint64s,
+        hashes: Uint64s,
+        payload: Payloads,
+        removed: Bools | None,
     ) -> None:
         """The next keys: ids and hashes uint64 [n], payloads uint8 [n, stride].
 
@@ -83,10 +92,6 @@ class FileFormat(ABC):
             "index": group + self.index_suffix if self.index_suffix else None,
         }
 
-    def can_have_size(self, entry: FileGroup, name: str, size: int, delta: bool) -> bool:  # noqa: ARG002
-        """Whether the file `name` of a group can have so many bytes."""
-        return True
-
     @abstractmethod
     def open_writer(
         self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
@@ -115,7 +120,7 @@ def record_dtype(shape: RowShape) -> np.dtype[Any]:
 
 
 def records_of(
-    ids: NDArray[np.uint64], removed: Any, payload: NDArray[np.uint8] | None, shape: RowShape
+    ids: Uint64s, removed: Any, payload: Payloads | None, shape: RowShape
 ) -> NDArray[Any]:
     """Records, record_dtype [n], of ids uint64 [n] with payloads uint8 [n, stride].
 
@@ -128,12 +133,12 @@ def records_of(
     return records
 
 
-def hashes_of(group: str, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def hashes_of(group: str, ids: Uint64s) -> Uint64s:
     """The hash of each id's key in a group, uint64 [n]. docs/formats/ids.md."""
     return key_hashes({0: group}, np.zeros(len(ids), np.uint16), np.ascontiguousarray(ids))
 
 
-def last_of_ascending(last: int, hashes: NDArray[np.uint64]) -> int:
+def last_of_ascending(last: int, hashes: Uint64s) -> int:
     """The last of hashes uint64 [n], n > 0.
 
     Raises ValueError unless they ascend, all of them above `last`.
@@ -154,8 +159,8 @@ def reported_damage(url: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 # Takes ids uint64 [n] and payloads uint8 [n, stride].
-WriteBlock = Callable[[NDArray[np.uint64], NDArray[np.uint8]], Any]
-Block = tuple[NDArray[np.uint64], NDArray[np.uint8] | None]
+WriteBlock = Callable[[Uint64s, Payloads], Any]
+Block = tuple[Uint64s, Payloads | None]
 
 
 class BlockFormat(FileFormat):
@@ -194,7 +199,7 @@ class BlockFormat(FileFormat):
         return BlockGroup(self, folder, entry)
 
     def lookup(self, entry: FileGroup, stored: Sequence["BlockGroup"]) -> Lookup:
-        def of_ids(ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        def of_ids(ids: Uint64s) -> LookedUp:
             hashes, inverse = np.unique(hashes_of(entry.group, ids), return_inverse=True)
             rows = np.zeros((len(hashes), entry.shape.columns), np.float32)
             known = np.zeros(len(hashes), bool)
@@ -226,7 +231,7 @@ class Buffer:
         self._payload = np.empty((rows, stride), np.uint8)
         self._count, self._write = 0, write
 
-    def add(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8]) -> None:
+    def add(self, ids: Uint64s, payload: Payloads) -> None:
         at, size = 0, len(self._ids)
         while at < len(ids):
             count = min(len(ids) - at, size - self._count)
@@ -261,10 +266,10 @@ class BlockWriter:
 
     def add(
         self,
-        ids: NDArray[np.uint64],
-        hashes: NDArray[np.uint64],  # noqa: ARG002 (of dictionaries)
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
+        ids: Uint64s,
+        hashes: Uint64s,  # noqa: ARG002 (of dictionaries)
+        payload: Payloads,
+        removed: Bools | None,
     ) -> None:
         if self._removed and removed is not None:
             self._removed.add(ids[removed], payload[removed, :0])

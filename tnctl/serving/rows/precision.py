@@ -17,6 +17,14 @@ from pydantic import Field
 from tnctl.documents import Finite
 from tnctl.errors import Failure
 from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
+from tnctl.serving.artefact_document import document
+
+# Arrays: of floats float32, of ids or hashes uint64, of stored rows uint8 [n, stride].
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Uint64s = NDArray[np.uint64]
+Payloads = NDArray[np.uint8]
+LookedUp = tuple[Floats, Bools]  # rows [n, columns], zeros where unknown, and which are known
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
@@ -83,7 +91,7 @@ class RowShape:
         )
 
 
-def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
+def encode(rows: Floats, shape: RowShape) -> Payloads:
     """The payloads u1 [n, stride] of rows f4 [n, columns].
 
     Raises Failure for a weight that the precision cannot hold.
@@ -103,7 +111,7 @@ def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
     return stored.view("u1").reshape(len(rows), shape.stride)
 
 
-def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
+def decode(payload: Payloads, shape: RowShape) -> Floats:
     """The rows f4 [n, columns] of payloads u1 [n, stride]."""
     payload = np.ascontiguousarray(payload)
     if shape.precision == "float32" or not shape.columns:
@@ -122,15 +130,13 @@ def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
     return rows
 
 
-def parted(
-    rows: NDArray[np.float32], shape: RowShape
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+def parted(rows: Floats, shape: RowShape) -> tuple[Floats, Floats, Floats]:
     """Views of rows: linear [n, 0 or 1], embedding [n, width], counts [n, 0 or 2]."""
     first, last = int(shape.linear), int(shape.linear) + shape.width
     return rows[:, :first], rows[:, first:last], rows[:, last:]
 
 
-def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
+def halves(embedding: Floats) -> NDArray[np.float16]:
     """Weights float32 [n, width] as float16 [n, width], rounded to the nearest, ties to even.
 
     Raises Failure for a weight beyond float16.
@@ -145,7 +151,7 @@ def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
     return rounded
 
 
-def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def quantized(embedding: Floats) -> tuple[Floats, NDArray[np.int8]]:
     """Scales f4 [n] and steps i1 [n, width]: a weight is its step times its row's scale."""
     scales = np.abs(embedding).max(axis=1, initial=0) / STEPS
     divisors = np.where(scales > 0, scales, np.float32(1))
@@ -156,7 +162,7 @@ def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDAr
 QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class PrecisionError:
     """How far the stored embeddings of a group are from the trained ones.
 
@@ -182,9 +188,9 @@ class RoundingError:
 
     def add(
         self,
-        rows: NDArray[np.float32],
-        removed: NDArray[np.bool_] | None,
-        payload: NDArray[np.uint8],
+        rows: Floats,
+        removed: Bools | None,
+        payload: Payloads,
     ) -> None:
         """Count the errors of rows [n, columns] that are stored as `payload`, uint8 [n, stride].
 
@@ -220,19 +226,15 @@ def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | 
     if not known:
         return None
     return PrecisionError(
-        max=max(error.max for error in known),
-        rms=max(error.rms for error in known),
-        bound=max(error.bound for error in known),
+        **{key: max(getattr(error, key) for error in known) for key in ("max", "rms", "bound")}
     )
 
 
-def error_of_chain(
-    errors: Sequence[PrecisionError | None], rows: Sequence[int]
-) -> PrecisionError | None:
-    """The error of all rows that a chain of exports wrote, also of those written again later."""
-    known = [(error, n) for error, n in zip(errors, rows, strict=True) if error is not None]
-    largest = largest_errors(errors)
+def error_of_rows(stored: Sequence[tuple[PrecisionError | None, int]]) -> PrecisionError | None:
+    """The error of all rows of several files: the error of each, and how many rows it has."""
+    largest = largest_errors([error for error, _ in stored])
     if largest is None:
         return None
-    squares = sum(error.rms**2 * n for error, n in known)
-    return replace(largest, rms=math.sqrt(squares / max(sum(n for _, n in known), 1)))
+    known = [(error, rows) for error, rows in stored if error is not None]
+    squares = sum(error.rms**2 * rows for error, rows in known)
+    return replace(largest, rms=math.sqrt(squares / max(sum(rows for _, rows in known), 1)))
