@@ -21,18 +21,16 @@ from tnctl.manifest import FileEntry, HashingWriter, Manifest
 from tnctl.masking import masked
 
 Kind = TypeVar("Kind")
+MOST_FOLDER = 4096  # characters of a folder's path or URL
+Folder = Annotated[str, Field(min_length=1, max_length=MOST_FOLDER)]
+Deviation = Annotated[Finite, Field(ge=0)]
+BYTES_PER_READ = 4 << 20
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def document(kind: type[Kind]) -> type[Kind]:
     """The class of a document: a frozen dataclass whose fields are given by name."""
     return dataclass(frozen=True, kw_only=True)(kind)
-
-
-MOST_FOLDER = 4096  # characters of a folder's path or URL
-
-Folder = Annotated[str, Field(min_length=1, max_length=MOST_FOLDER)]
-Deviation = Annotated[Finite, Field(ge=0)]
 
 
 @document
@@ -94,9 +92,6 @@ def check_files(
         raise ValueError(f"file {quoted(absent[0])} is not among its files")
     if foreign := sorted(files.keys() - expected - possible):
         raise ValueError(f"{quoted(foreign[0])} is among its files, and is no file of this format")
-
-
-BYTES_PER_READ = 4 << 20
 
 
 def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Path:

@@ -29,6 +29,14 @@ BLOCK = re.compile(r"(sparse_)?block_([0-7])(_txt|_bin)?(\.gz)?")
 HANDLE = re.compile(r"0|[1-9]\d{0,8}")
 MOST_TABLES = 1000
 LAST_DAY_BYTES = 1 << 16
+LONGEST_AGE = 100_000  # days that a row was not shown
+WIDEST = 65_536  # floats of a row
+HEAD_BYTES = 1 << 20
+BYTES_PER_READ = 4 << 20
+LONGEST_REASON = 160  # characters of what Arrow says
+HEADER = re.compile(rb"opt_name:(\w{1,32})\r?\ndim:(\d{1,6})\r?\n")
+TEXT_START = b"opt_name:"
+TYPES = {"id": pa.uint64(), "dim": pa.int32(), "age": pa.int32(), "end": pa.string()}
 
 
 @dataclass(frozen=True)
@@ -164,10 +172,6 @@ def dense_files(folder: str) -> tuple[str, ...]:
     return tuple(files.join(above, str(rank)) for rank in ranks)
 
 
-LONGEST_AGE = 100_000  # days that a row was not shown
-WIDEST = 65_536  # floats of a row
-
-
 @dataclass(frozen=True)
 class Rule:
     """An optimizer of TensorNet: its name in files, and the state of its rows.
@@ -279,14 +283,6 @@ class RowForm:
     @property
     def _not_negative(self) -> str:
         return "g2sum or show" if self.rule is ADAGRAD else f"{self.rule.states[1]} or show"
-
-
-HEAD_BYTES = 1 << 20
-BYTES_PER_READ = 4 << 20
-LONGEST_REASON = 160  # characters of what Arrow says
-HEADER = re.compile(rb"opt_name:(\w{1,32})\r?\ndim:(\d{1,6})\r?\n")
-TEXT_START = b"opt_name:"
-TYPES = {"id": pa.uint64(), "dim": pa.int32(), "age": pa.int32(), "end": pa.string()}
 
 
 @dataclass(frozen=True)

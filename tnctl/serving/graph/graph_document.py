@@ -31,6 +31,15 @@ MOST_ROWS = 65_536  # examples of a batch
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+MOST_COLUMNS = 2**24  # floats of an input, of one example
+MOST_VALUES = 65_535  # places of a sequence
+MOST_OOV = 2**31
+MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
+NAME = "serving.json"
+LENGTH = "_length"  # what the name of a sequence's number of values ends with
+OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
+Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
 
 @document
@@ -72,14 +81,6 @@ class Compiled:
     def paths(self) -> list[str]:
         """The files of all sizes."""
         return [path for size in self.sizes for path in size.paths]
-
-
-MOST_COLUMNS = 2**24  # floats of an input, of one example
-MOST_VALUES = 65_535  # places of a sequence
-MOST_OOV = 2**31
-MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
-
-Text = Annotated[str, Field(max_length=MOST_TEXT)]
 
 
 @document
@@ -179,12 +180,6 @@ class NumericInput:
     since: Annotated[str, Field(max_length=64)] | None = omitted()
     since_column: Text | None = omitted()
     unit: Literal["second", "minute", "hour", "day"] | None = omitted()
-
-
-NAME = "serving.json"
-LENGTH = "_length"  # what the name of a sequence's number of values ends with
-OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
-Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
 
 @document

@@ -96,6 +96,8 @@ StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2
 StatelessTruncatedNormal StatelessTruncatedNormalV2
 """
 OPS = frozenset(re.sub("#.*", "", _LISTED).split())
+Arrays = dict[str, NDArray[Any]]
+FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
 
 
 def checked(folder: str, url: str | None = None) -> Any:
@@ -148,10 +150,6 @@ def saver_functions(graph: Any) -> set[str]:
     saver = graph.saver_def
     nodes = {saver.save_tensor_name.partition(":")[0], saver.restore_op_name}
     return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in nodes}
-
-
-Arrays = dict[str, NDArray[Any]]
-FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
 
 
 class LoadedGraph:

@@ -5,7 +5,7 @@ JSON whose numbers are doubles.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 from tnctl.checkpoint.load import Checkpoint
@@ -13,11 +13,18 @@ from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
-from tnctl.model.graph import LENGTHS, linear_slots
+from tnctl.model.graph import (
+    LENGTHS,
+    Input,
+    Output,
+    linear_slots,
+    outputs_of,
+    packed_inputs,
+    slot_inputs,
+)
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
 from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.graph.cutting import Part, whole
 from tnctl.serving.graph.graph_document import (
     LENGTH,
     GraphManifest,
@@ -34,6 +41,20 @@ from tnctl.serving.graph.graph_document import (
 )
 
 Described = TypeVar("Described")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a graph takes and returns."""
+
+    packed: list[Input]
+    by_slot: list[Input]
+    outputs: list[Output]
+
+
+def whole(layout: Layout, heads: tuple[str, ...]) -> Part:
+    """The inputs and outputs of a graph from which nothing is removed."""
+    return Part(packed_inputs(layout), slot_inputs(layout), outputs_of(heads))
 
 
 def describe(

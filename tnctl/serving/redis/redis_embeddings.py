@@ -29,6 +29,8 @@ VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
 POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
 
 State = Literal["writing", "complete", "expiring"]
+IDS_AT_ONCE = 1 << 14
+TRIES = 10  # switches in the middle of one reading
 
 
 @document
@@ -116,10 +118,6 @@ class RedisKeys:
             f"{shown(self.url)} has no complete export under prefix {self.prefix}. Export with "
             "to=URL, or name the prefix= that it was exported with"
         )
-
-
-IDS_AT_ONCE = 1 << 14
-TRIES = 10  # switches in the middle of one reading
 
 
 class RedisEmbeddings:

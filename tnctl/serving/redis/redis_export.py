@@ -300,7 +300,7 @@ class RedisWriter:
         """Send all parts of the selection; returns by how many the number of fields grows."""
         packings = {
             entry.group: Packing(
-                self._keys.buckets(version, entry.group), entry.shape, entry.buckets
+                self._keys.buckets(version, entry.group), entry.shape.stride, entry.buckets
             )
             for entry in groups
         }
@@ -309,11 +309,9 @@ class RedisWriter:
         balance, sign, done = 0, 1, 0
         with Display("export", total) as display:
             for part in self._selection.parts():
-                error = self._errors[part.group.name]
-                if not error.exact:
-                    payload = encode(part.rows, part.group.shape)
-                    error.add(part.rows, part.removed, payload)
-                for packed in packings[part.group.name].commands(part):
+                payload = encode(part.rows, part.group.shape)
+                self._errors[part.group.name].add(part.rows, part.removed, payload)
+                for packed in packings[part.group.name].commands(part, payload):
                     balance += sign * self._session.stream(packed.data, packed.commands)
                     sign = packed.sign
                     done += packed.rows

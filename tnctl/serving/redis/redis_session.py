@@ -20,6 +20,7 @@ BUCKETS_AT_ONCE = 1 << 12
 ANSWER_SECONDS = 30  # unless the URL has another socket_timeout
 
 Word = bytes | str | int
+LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
 
 
 def library() -> Any:
@@ -195,9 +196,6 @@ class Session:
         except (errors.ConnectionError, errors.TimeoutError):
             self.lost = True
             raise
-
-
-LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from tnctl.serving.rows.precision import LookedUp, RowShape, Uint64s
 
 HashRange = tuple[int, int]  # the first and the last, both inclusive
 ALL_HASHES: HashRange = (0, 2**64 - 1)
+PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
+GRACE = 600  # seconds that readers of a server keep the previous version
 
 
 def overlap(a: HashRange, b: HashRange) -> bool:
@@ -80,10 +82,6 @@ def lookup_in_parts(
         return rows, known
 
     return of_ids
-
-
-PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
-GRACE = 600  # seconds that readers of a server keep the previous version
 
 
 class Embeddings(Protocol):

@@ -31,7 +31,6 @@ from tnctl.serving.rows.embeddings import (
 )
 from tnctl.serving.rows.export_document import (
     MOST_DELTAS,
-    AnyRows,
     Base,
     ExportManifest,
     FileGroup,
@@ -56,6 +55,9 @@ from tnctl.serving.rows.selection import (
 from tnctl.serving.verify import golden_checks
 
 PARTS_AHEAD = 32
+GOLDEN_ROWS = 200
+# The folders and manifests of a full export and its deltas, in this order.
+Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,6 @@ def group_fields(group: Group) -> dict[str, Any]:
         "threshold": group.threshold,
         **asdict(group.shape),
     }
-
-
-GOLDEN_ROWS = 200
-
-# The folders and manifests of a full export and its deltas, in this order.
-Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,22 +287,23 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
     chain = [] if since is None else chain_of(since)
     if chain:
         check_chain(chain, format.name)
-    newest = chain[-1][1] if chain else None
     reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
         writers.select(request, chain)
         inventory, written = output.inventory(), writers.write(format, output)
-        content = described(
-            ExportManifest,
-            request,
-            groups=written.groups,
-            base=based_on(to, *chain[-1]) if chain else None,
-            number=newest.number + 1 if newest else 0,
-            version=ExportManifest.version_of(written.groups),
-        )
         # The manifest does not depend on which file was finished first.
         inventory.files = dict(sorted(written.files.items()))
-        content = replace(content, files=inventory.files)
+        fields = vars(described(request, written.groups)) | {
+            "version": ExportManifest.version_of(written.groups),
+            "files": inventory.files,
+        }
+        if chain:
+            fields |= {
+                "kind": "delta",
+                "base": based_on(to, *chain[-1]),
+                "number": chain[-1][1].number + 1,
+            }
+        content = ExportManifest(**fields)
         with closing(writers.opened(output.folder, content)) as opened:
             golden = request.check(opened, inventory)
         return inventory.complete(replace(content, golden=golden))
@@ -325,8 +322,8 @@ def to_server(
         base = chain_of(since)[-1][1]
     selection = request.select(base)
     # A delta is applied in place: no removed keys are in the rows then.
-    groups = (GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups)
-    content = described(RowsManifest, request, groups=tuple(groups))
+    groups = [GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups]
+    content = described(request, groups)
     written: RowsManifest = format.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=request.check
     )
@@ -366,26 +363,18 @@ def named_from(to: str, folder: str) -> str:
     return base.resolve().name if beside else str(base.resolve())
 
 
-def described(
-    kind: type[AnyRows],
-    request: Request,
-    *,
-    groups: Sequence[GroupRows],
-    base: Base | None = None,
-    number: int = 0,
-    version: int = RowsManifest.VERSION,
-) -> AnyRows:
-    """The manifest of an export whose rows are written, without its golden rows."""
+def described(request: Request, groups: Sequence[GroupRows]) -> RowsManifest:
+    """The manifest of a full export whose rows are written, without its golden rows."""
     checkpoint = request.checkpoint
     names = {entry.group for entry in groups}
     with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
-    return kind(
-        format=kind.FORMAT,
-        version=version,
+    return RowsManifest(
+        format=RowsManifest.FORMAT,
+        version=RowsManifest.VERSION,
         checkpoint=CheckpointReference.of(checkpoint),
-        kind="full" if base is None else "delta",
-        base=base,
-        number=number,
+        kind="full",
+        base=None,
+        number=0,
         encoding=request.encoding,
         precision=request.precision,
         filter=request.filter,

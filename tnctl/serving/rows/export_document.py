@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -205,9 +205,6 @@ class RowsManifest(Manifest):
     def shapes(self) -> dict[str, RowShape]:
         """The rows of every group, by its name."""
         return {entry.group: entry.shape for entry in self.groups}
-
-
-AnyRows = TypeVar("AnyRows", bound=RowsManifest)
 
 
 @document

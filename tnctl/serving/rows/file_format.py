@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from tnctl import files
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory, Manifest
-from tnctl.serving.rows import file_format
 from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.precision import (
     PRECISIONS,
@@ -36,18 +35,15 @@ BYTES_PER_READ = 4 << 20
 
 # Ids uint64 [n] -> their decoded rows float32 [n, columns], zeros where unknown; which are known.
 Lookup = Callable[[Uint64s], LookedUp]
+# Takes ids uint64 [n] and payloads uint8 [n, stride].
+WriteBlock = Callable[[Uint64s, Payloads], Any]
+Block = tuple[Uint64s, Payloads | None]
 
 
 class GroupWriter(Protocol):
     """Writes the files of one group."""
 
-    def add(
-        self,
-        ids: Uint64s,
-        hashes: Uint64s,
-        payload: Payloads,
-        removed: Bools | None,
-    ) -> None:
+    def add(self, ids: Uint64s, hashes: Uint64s, payload: Payloads, removed: Bools | None) -> None:
         """The next keys: ids and hashes uint64 [n], payloads uint8 [n, stride].
 
         `removed` bool [n] says which keys are removed; None: no key is.
@@ -84,13 +80,9 @@ class FileFormat(ABC):
 
     def names(self, group: str, removed: int) -> dict[str, Any]:
         """The files of a group that has so many removed keys, by the fields of FileGroup."""
-        return {
-            "file": group + self.suffix,
-            "removed_file": group + self.removed_suffix
-            if self.removed_suffix and removed
-            else None,
-            "index": group + self.index_suffix if self.index_suffix else None,
-        }
+        removed_suffix = self.removed_suffix if removed else None
+        suffixes = {"file": self.suffix, "removed_file": removed_suffix, "index": self.index_suffix}
+        return {key: suffix and group + suffix for key, suffix in suffixes.items()}
 
     @abstractmethod
     def open_writer(
@@ -156,11 +148,6 @@ def reported_damage(url: str, *kinds: type[Exception]) -> Iterator[None]:
     except (pa.ArrowException, ValueError, *kinds) as error:
         reason = str(error).strip().split("\n")[0]
         raise Failure(f"{url} is damaged ({reason}). Export again") from error
-
-
-# Takes ids uint64 [n] and payloads uint8 [n, stride].
-WriteBlock = Callable[[Uint64s, Payloads], Any]
-Block = tuple[Uint64s, Payloads | None]
 
 
 class BlockFormat(FileFormat):
@@ -288,7 +275,7 @@ class BlockGroup:
         self._format, self._folder, self._entry = format, folder, entry
 
     def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
-        size, entry = file_format.BYTES_PER_READ // count, self._entry
+        size, entry = BYTES_PER_READ // count, self._entry
         rows = self._records(entry.rows_file, entry.shape, entry.rows, size)
         if entry.removed_file is None:
             return [rows]

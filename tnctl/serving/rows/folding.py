@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from tnctl import files, outputs
 from tnctl.checkpoint import merging
 from tnctl.checkpoint.chain import GOLDEN
+from tnctl.checkpoint.golden_lines import parse_lines
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import Inventory
+from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
@@ -22,7 +24,6 @@ from tnctl.serving.rows.export_formats import server_format
 from tnctl.serving.rows.file_format import hashes_of, record_dtype
 from tnctl.serving.rows.precision import error_of_rows
 from tnctl.serving.rows.selection import Group
-from tnctl.serving.verify.golden_checks import GoldenFile
 
 
 def fold(url: str, to: str) -> ExportManifest:
@@ -112,7 +113,12 @@ def check(chain: FileEmbeddings, written: FileEmbeddings, golden: bytes) -> None
     """Raise Failure unless the golden rows' ids have the same rows in the chain and as written."""
     groups = {entry.slot: entry.group for entry in chain.manifest.slots}
     ids: dict[str, list[int]] = {}
-    for line in GoldenFile(files.join(chain.folder, GOLDEN), golden, chain.folder).examples:
+    try:
+        lines = parse_lines(golden.splitlines())
+    except DocumentError as error:
+        what = f"{files.join(chain.folder, GOLDEN)}, {error}"
+        raise DamagedError(chain.folder, what, "Export again") from error
+    for line in lines:
         for slot, texts in line.ids.items():
             if slot in groups:
                 ids.setdefault(groups[slot], []).extend(map(int, texts))

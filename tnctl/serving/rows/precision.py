@@ -34,6 +34,7 @@ STEPS = np.float32(127)  # of int8, on either side of 0
 
 
 NotNegative = Annotated[Finite, Field(ge=0)]
+QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,8 @@ class RowShape:
         if self.width:
             floats = self.width + (self.counts if exact else 0)
             fields.append((EMBEDDING, WEIGHT[self.precision], (floats,)))
-        packed = np.dtype(fields)
-        names = packed.names or ()
-        return np.dtype(
-            {
-                "names": names,
-                "formats": [packed[name] for name in names],
-                "offsets": [packed.fields[name][1] for name in names] if packed.fields else [],
-                "itemsize": self.stride,
-            }
-        )
+        padding = ("padding", f"V{self.stride - np.dtype(fields).itemsize}")
+        return np.dtype([*fields, padding])[[name for name, *_ in fields]]
 
 
 def encode(rows: Floats, shape: RowShape) -> Payloads:
@@ -157,9 +150,6 @@ def quantized(embedding: Floats) -> tuple[Floats, NDArray[np.int8]]:
     divisors = np.where(scales > 0, scales, np.float32(1))
     steps = np.rint(embedding / divisors[:, np.newaxis])
     return scales, np.clip(steps, -STEPS, STEPS).astype(np.int8)
-
-
-QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
 @document

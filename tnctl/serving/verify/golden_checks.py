@@ -34,6 +34,7 @@ from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.precision import Floats
 
 WAY = "Take the golden rows of this graph"
+TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
 
 
 class GoldenFile:
@@ -94,9 +95,6 @@ def golden_of_embeddings(embeddings: Embeddings) -> GoldenFile | None:
     """The golden rows of exported embeddings; None when they have none."""
     data = embeddings.golden()
     return None if data is None else GoldenFile(f"{GOLDEN} of the embeddings", data)
-
-
-TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
 
 
 class Writes(Protocol):
