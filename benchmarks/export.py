@@ -75,8 +75,8 @@ def write_again(tables: dict[str, "pq.Table"], folder: Path, rows: int) -> None:
 def measure(rounds: int, root: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint.chain import open_checkpoint
-    from tnctl.serving.rows.block_files import BlockFormat
     from tnctl.serving.rows.export import export
+    from tnctl.serving.rows.file_format import BlockFormat
 
     checkpoint = open_checkpoint(str(root / "checkpoint"))
     conf = schema.from_values(checkpoint.conf())

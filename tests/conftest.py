@@ -206,9 +206,9 @@ def one_server():
 @pytest.fixture
 def _short_locks(monkeypatch):
     """A writer that was killed keeps the next one out for a second, and not for ten."""
-    from tnctl.serving.redis import writer_lock
+    from tnctl.serving.redis import redis_session
 
-    monkeypatch.setattr(writer_lock, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(redis_session, "LOCK_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ OVERRIDES = [
 IN_THE_MIDDLE = """
 import os, signal, sys, time
 def begin():
-    from tnctl.serving.rows.group_writing import GroupWriting
+    from tnctl.serving.rows.export import GroupWriting
     def act():
         if not os.path.exists("acted"):
             open("acted", "w").close()

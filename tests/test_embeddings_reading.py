@@ -15,7 +15,7 @@ from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.rows import block_files, dictionary_format, file_format
+from tnctl.serving.rows import dictionary_format, file_format
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
 from tnctl.serving.rows.export_formats import file_formats, format_of
@@ -123,7 +123,7 @@ CASES = [
 def test_lookups(tmp_path, monkeypatch, encoding, name, small):
     if small:
         monkeypatch.setattr(file_format, "BYTES_PER_READ", 3000)
-        monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 700)
+        monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 700)
     shape = SHAPES[name]
     groups = {
         "user": (shape, model(shape, 1)),
@@ -202,7 +202,7 @@ def test_a_dictionary_elsewhere_is_fetched_and_removed(tmp_path, monkeypatch):
     with pytest.raises(Failure, match=r"user\.index is cut short"):
         open_embeddings("memory://reading/a")
     edit(tmp_path / "a", user_index=b"short")
-    with pytest.raises(Failure, match=r"user\.index has 5 bytes, which 3,005 rows"):
+    with pytest.raises(Failure, match=r"user\.index: the index is damaged"):
         open_embeddings(str(tmp_path / "a"))
     assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -261,12 +261,12 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
         "parquet",
         lambda data: parquet_bytes(table(pa.BufferReader(data)).drop_columns(["embedding"])),
     )
-    refused("dictionary", lambda data: data[:-9], "user.dictionary has", "305 rows")
+    refused("dictionary", lambda data: data[:-9])
     refused("dictionary", lambda data: b"x" + data[1:])
     other = tmp_path / "other"
     export(other, "dictionary", {"user": (SHAPES["all"], model(SHAPES["all"], 1, 300))})
     foreign = (other / "user.dictionary").read_bytes()
-    refused("dictionary", lambda _: foreign, "user.dictionary has", "305 rows")
+    refused("dictionary", lambda _: foreign)
     refused("dictionary", lambda data: data[:16] + bytes(48) + data[64:])
 
 

@@ -14,13 +14,13 @@ from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
-from tnctl.serving.rows import block_files, top_rows
 from tnctl.serving.rows import export as exporting
+from tnctl.serving.rows import file_format, selection
 from tnctl.serving.rows import precision as precisions
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
-from tnctl.serving.rows.selection import select
+from tnctl.serving.rows.selection import Wanted, select
 from tnctl.tables.columns import group_salt, mix64
 
 # What a row reads changes although nobody touches it: every step, and every day.
@@ -172,12 +172,12 @@ def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
 
 
 def test_selecting_of_many_with_equal_shows(monkeypatch):
-    monkeypatch.setattr(top_rows, "SPARE", 7)
+    monkeypatch.setattr(selection, "SPARE", 7)
     rng = np.random.default_rng(3)
     for top in (1, 2, 5, 40, 99, 100, 101):
         shows = rng.integers(0, 6, 100).astype(float)
         hashes = np.sort(rng.integers(0, 2**63, 100, dtype=np.uint64))
-        best = top_rows.TopRows(top)
+        best = selection.TopRows(top)
         for first in range(0, 100, 9):
             best.add(shows[first : first + 9], hashes[first : first + 9])
         last = sorted(zip(-shows, hashes, strict=True))[min(top, 100) - 1]
@@ -197,7 +197,7 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
     compact(open_checkpoint(folder), str(tmp_path / "compact"))
     sessions = open_checkpoint(str(tmp_path / "compact")).sessions
     assert sessions == open_checkpoint(folder).sessions != ()
-    monkeypatch.setattr(block_files.BlockFormat, "rows_per_block", 8)
+    monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 8)
     contents = [export(folder, run, tmp_path / "a", encoding=encoding)]
     monkeypatch.setattr(rows, "BYTES_PER_READ", 200)
     contents.append(export(tmp_path / "compact", run, tmp_path / "b", encoding=encoding))
@@ -233,7 +233,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
     for first, last in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 3)):
         (base, was), (checkpoint, now) = opened[first], opened[last]
         filter, old = FILTERS[name], {}
-        selected = select(base, run.conf.slots, filter, precision)
+        selected = select(base, run.conf.slots, Wanted(filter, precision))
         since = exporting.described(
             RowsManifest,
             exporting.Request(
@@ -251,7 +251,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
             payload = encode(part.rows, part.group.shape)
             for id_, row in zip(part.ids.tolist(), payload, strict=True):
                 old[part.group.name, id_] = row.tobytes()
-        delta = select(checkpoint, run.conf.slots, filter, precision, since)
+        delta = select(checkpoint, run.conf.slots, Wanted(filter, precision, since))
         after, counts = dict(old), {}
         changed = {
             (group, id_)
@@ -279,7 +279,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
         for group in delta.groups:
             assert counts.get(group.name, (0, 0)) == (group.removed, group.rows)
         expected = {}
-        for part in select(checkpoint, run.conf.slots, filter, precision).parts():
+        for part in select(checkpoint, run.conf.slots, Wanted(filter, precision)).parts():
             payload = encode(part.rows, part.group.shape)
             for id_, row in zip(part.ids.tolist(), payload, strict=True):
                 expected[part.group.name, id_] = row.tobytes()

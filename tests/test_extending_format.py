@@ -16,10 +16,10 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import export_formats
-from tnctl.serving.rows.block_files import BlockFormat
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.serving.rows.export_formats import Registered, file_formats
+from tnctl.serving.rows.file_format import BlockFormat
 from tnctl.serving.rows.folding import fold
 from tnctl.serving.rows.precision import decode, encode
 

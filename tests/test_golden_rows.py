@@ -29,7 +29,7 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import graph_inputs
-from tnctl.serving.artefact_document import RowsDeviation, RowsGolden
+from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import splitting
 from tnctl.serving.graph.loaded_graph import open_graph
 from tnctl.serving.graph.serving_json import describe
@@ -37,7 +37,7 @@ from tnctl.serving.rows import export
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
-from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
+from tnctl.serving.verify.golden_checks import GoldenFile, golden_of_checkpoint
 from tnctl.training.training_run import train
 
 SLOTS = {
@@ -402,7 +402,7 @@ def test_an_export_has_the_golden_rows_of_the_checkpoint(everything):
     arguments = everything.checkpoint, everything.conf, tables
     files = Kept()
     entry = golden_checks.check_embeddings(*arguments, files, 200, exact=True)
-    assert entry == RowsGolden(rows=200, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
+    assert entry == GoldenEntry(rows=200, exact=True, deviation=GoldenDeviation(x=0.0, logit=0.0))
     stored = Path(everything.checkpoint.folder, "golden.jsonl").read_bytes()
     assert files == {"golden.jsonl": stored}
     files = Kept()

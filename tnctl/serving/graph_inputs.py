@@ -21,12 +21,18 @@ from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS
-from tnctl.serving.graph.graph_document import OF_LINEAR, GraphManifest, SignatureInput, conf_of
-from tnctl.serving.graph.raw_values_document import SlotInput
+from tnctl.serving.graph.graph_document import (
+    OF_LINEAR,
+    GraphManifest,
+    SignatureInput,
+    SlotInput,
+    conf_of,
+)
 from tnctl.serving.rows.embeddings import Embeddings
+from tnctl.serving.rows.precision import Floats, LookedUp, Uint64s
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
-Lookup = Callable[[str, NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
+Lookup = Callable[[str, Uint64s], LookedUp]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Encoded:
     """Raw rows as ids and numbers."""
 
     cells: dict[str, Cells]  # of every slot that has rows
-    numeric: NDArray[np.float32]  # [rows, N]: numeric inputs, then one-hot slots
+    numeric: Floats  # [rows, N]: numeric inputs, then one-hot slots
 
     @property
     def rows(self) -> int:
@@ -78,15 +84,15 @@ def pooled_inputs(
         packed.name: np.zeros((encoded.rows, packed.columns), packed.dtype)
         for packed in description.signatures.packed
     }
-    places = description.inputs
+    parts = description.inputs
     linears = {part.name.removesuffix(OF_LINEAR): part for part in description.signatures.linears}
     if linears:
         columns = sum(part.columns for part in linears.values())
         inputs[LINEARS] = np.zeros((encoded.rows, columns), np.float32)
     # The sum `linear` is added up in the order of linear.adds, so its slots come first.
     adds = description.linear.adds if LINEAR in inputs else ()
-    with_place = (name for name in description.slots if name in places and name in encoded.cells)
-    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *with_place])}
+    read = [name for name in description.slots if name in parts and name in encoded.cells]
+    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *read])}
     rows = looked_up(slots, encoded.cells, lookup)
     for name, slot in slots.items():
         cells, first = encoded.cells[name], int(slot.linear)
@@ -96,9 +102,9 @@ def pooled_inputs(
                     inputs[LINEAR][numbers] += rows[name][ids, :1]
                     if name in linears:
                         inputs[LINEARS][numbers, linears[name].at + turn] = rows[name][ids, 0]
-            if name in places:
-                put_sequence(rows[name][:, first:], cells, places[name], inputs[SEQUENCES])
-            if (length := places.get(f"{name}_length")) is not None:
+            if name in parts:
+                put_sequence(rows[name][:, first:], cells, parts[name], inputs[SEQUENCES])
+            if (length := parts.get(f"{name}_length")) is not None:
                 inputs[LENGTHS][:, length.at] = cells.lengths()
             continue
         cell = pooled(rows[name], cells, slot.pooling)
@@ -106,8 +112,8 @@ def pooled_inputs(
             inputs[LINEAR] += cell[:, :1]
             if name in linears:
                 inputs[LINEARS][:, linears[name].at] = cell[:, 0]
-        if name in places:
-            at = places[name].at
+        if name in parts:
+            at = parts[name].at
             inputs["x"][:, at : at + cell.shape[1] - first] = cell[:, first:]
     put_numbers(description, encoded.numeric, inputs)
     return inputs
@@ -115,19 +121,17 @@ def pooled_inputs(
 
 def looked_up(
     slots: Mapping[str, SlotInput], cells: Mapping[str, Cells], lookup: Lookup
-) -> dict[str, NDArray[np.float32]]:
+) -> dict[str, Floats]:
     """Of each slot the rows of its ids, float32 [ids, columns].
 
     A group is looked up once: its files may be streamed.
     """
-    of_group: dict[str, list[str]] = {}
-    for name, slot in slots.items():
-        assert slot.group is not None  # it has rows
-        of_group.setdefault(slot.group, []).append(name)
-    rows: dict[str, NDArray[np.float32]] = {}
-    for group, names in of_group.items():
+    rows: dict[str, Floats] = {}
+    for group in dict.fromkeys(slot.group for slot in slots.values()):
+        assert group is not None  # its slots have rows
+        names = [name for name, slot in slots.items() if slot.group == group]
         ids = [cells[name].ids for name in names]
-        of_ids, _ = lookup(group, ids[0] if len(ids) == 1 else np.concatenate(ids))
+        of_ids, _ = lookup(group, np.concatenate(ids))
         ends = np.cumsum([len(array) for array in ids])[:-1]
         rows |= dict(zip(names, np.split(of_ids, ends), strict=True))
     return rows
@@ -160,9 +164,7 @@ def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
         for slot in description.slots.values()
     }
 
-    def lookup(
-        group: str, ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def lookup(group: str, ids: Uint64s) -> LookedUp:
         if group in embeddings.groups:
             return embeddings.lookup(group, ids)
         return np.zeros((len(ids), columns[group]), np.float32), np.zeros(len(ids), bool)
@@ -170,7 +172,7 @@ def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     return lookup
 
 
-def pooled(rows: NDArray[np.float32], cells: Cells, pooling: str) -> NDArray[np.float32]:
+def pooled(rows: Floats, cells: Cells, pooling: str) -> Floats:
     """The rows [ids, columns] of each cell as one: float32 [cells, columns].
 
     Added in the order of the ids and divided once: by n (mean) or the float32 root of n (sqrtn); a
@@ -204,7 +206,7 @@ def starts_of(cells: Cells) -> NDArray[np.int64]:
     return np.cumsum(lengths) - lengths
 
 
-def added(values: NDArray[np.float32], cells: Cells) -> NDArray[np.float32]:
+def added(values: Floats, cells: Cells) -> Floats:
     """The sums [cells, columns] of the values [ids, columns] of each cell, in their order."""
     total = np.zeros((len(cells.lengths()), values.shape[1]), np.float32)
     for numbers, places in in_turn(cells):
@@ -218,19 +220,17 @@ def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]
     Each time the numbers of these cells and the places of their k-th ids: int64 [cells left] both.
     """
     lengths, starts = cells.lengths(), starts_of(cells)
-    longest_first = np.argsort(-lengths, kind="stable")
-    ascending = np.sort(lengths)
-    for number in range(int(ascending[-1]) if len(ascending) else 0):
-        longer = len(lengths) - int(np.searchsorted(ascending, number, side="right"))
-        cells_left = longest_first[:longer]
-        yield cells_left, starts[cells_left] + number
+    cells_left = np.argsort(-lengths, kind="stable")
+    for turn in range(int(lengths.max(initial=0))):
+        cells_left = cells_left[: np.searchsorted(-lengths[cells_left], -turn)]
+        yield cells_left, starts[cells_left] + turn
 
 
 def put_sequence(
-    rows: NDArray[np.float32],
+    rows: Floats,
     cells: Cells,
     place: SignatureInput,
-    sequences: NDArray[np.float32],
+    sequences: Floats,
 ) -> None:
     """Put rows float32 [ids, columns] into their place of sequences float32 [B, columns of all].
 
@@ -245,7 +245,7 @@ def put_sequence(
 
 
 def put_numbers(
-    description: GraphManifest, numeric: NDArray[np.float32], inputs: Mapping[str, NDArray[Any]]
+    description: GraphManifest, numeric: Floats, inputs: Mapping[str, NDArray[Any]]
 ) -> None:
     """Copy the columns of `numeric` to their places in inputs["x"], those that the graph reads.
 
@@ -255,6 +255,6 @@ def put_numbers(
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
     first = 0
     for name, width in widths.items():
-        if (place := description.inputs.get(name)) is not None:
-            inputs["x"][:, place.at : place.at + width] = numeric[:, first : first + width]
+        if (part := description.inputs.get(name)) is not None:
+            inputs["x"][:, part.at : part.at + width] = numeric[:, first : first + width]
         first += width

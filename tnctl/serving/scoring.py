@@ -24,6 +24,7 @@ from tnctl.progress import Display
 from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
+from tnctl.serving.rows.precision import Floats
 
 FORMATS = ("csv", "jsonl")
 STANDARD = "-"  # standard input, or output
@@ -54,9 +55,7 @@ class Scorer:
                 "that was split without head=, or with the name of a head"
             )
 
-    def __call__(
-        self, rows: list[RawRow] | pa.Table, *where: Any
-    ) -> dict[str, NDArray[np.float32]]:
+    def __call__(self, rows: list[RawRow] | pa.Table, *where: Any) -> dict[str, Floats]:
         """Predictions and logits of raw rows, float32 [rows], by the columns of `tnctl predict`.
 
         Raises BadRowsError for a value that is not what its column must hold.

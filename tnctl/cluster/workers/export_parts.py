@@ -14,11 +14,10 @@ from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.schema import Conf
 from tnctl.serving.rows.embeddings import FileEmbeddings, chain_of
-from tnctl.serving.rows.export import Chain, Request, opened_part
+from tnctl.serving.rows.export import Chain, Request, Written, opened_part, write_groups
 from tnctl.serving.rows.export_document import ExportManifest, Threshold
 from tnctl.serving.rows.export_formats import format_of
-from tnctl.serving.rows.group_writing import Written, write_groups
-from tnctl.serving.rows.top_rows import TopRows
+from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.shards import shards_of
 
 
@@ -31,7 +30,7 @@ class ExportPart:
         self._hashes = shards_of(node.rank, node.workers).hashes
         since = chain[-1][1] if chain else None
         number = node.rank if node.workers > 1 else None
-        self.selection = request.select_part(since, number, self._hashes)
+        self.selection = request.select(since, number, self._hashes, counted=False)
         self._top: list[TopRows] = []
         self._opened: FileEmbeddings | None = None
 
@@ -58,7 +57,6 @@ class ExportPart:
             if thresholds:
                 table.limit({group.number: next(following) for group in table.groups})
             table.count_rows()
-        self.selection = self.selection.counted()
         return [(group.rows, group.removed) for group in self.selection.groups]
 
     def write(self, folder: str, to: str) -> Written:

@@ -1,8 +1,17 @@
-"""SavedModels of dense graphs: loaded, checked against serving.json, and run.
+"""SavedModels of dense graphs: checked to only compute, loaded, and run.
+
+A SavedModel is a program, and TensorFlow has ops that write files, call servers and run Python. So
+each node of the graph, and of every function in its library (bodies of loops and branches, calls
+and gradients are functions of the library too), must be one of `OPS` before TensorFlow loads it.
+
+Only the functions of the saver read and write files. Loading does not need them, because
+`tf.saved_model.load` restores variables without them. They are neither checked nor loaded:
+TensorFlow gets a copy of the other functions and of the objects alone.
 
 A split graph is loaded as a server would: by its signatures alone.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,38 +19,149 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.errors import SHOWN, Failure, UserError, printable, quoted
 from tnctl.manifest import DamagedError
-from tnctl.model.graph import BY_SLOT, PACKED, TOWERS, Input
+from tnctl.model.graph import TOWERS, Input
 from tnctl.ownership import SAVED_MODEL
-from tnctl.serving.graph import allowed_ops
-from tnctl.serving.graph.graph_document import NAME, GraphManifest, GraphOutput, SignatureInput
-from tnctl.serving.local_copy import local_copy
+from tnctl.serving.artefact_document import local_copy
+from tnctl.serving.graph.graph_document import NAME, GraphManifest, SignatureInput
 
+PROTO = "saved_model.pb"
+
+_LISTED = """
+# Calls, control flow, weights.
+Assert Case Const ControlTrigger Enter Exit FakeParam HostConst If LoopCond Merge NextIteration NoOp
+PartitionedCall Placeholder PlaceholderV2 PlaceholderWithDefault ReadVariableOp ResourceGather
+ResourceGatherNd StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile Switch
+VarHandleOp VariableShape While
+# Passing on.
+Bitcast Cast CheckNumerics EnsureShape Identity IdentityN OnesLike PreventGradient Snapshot
+StopGradient ZerosLike
+# Shapes, and parts of arrays.
+BatchToSpace BatchToSpaceND BroadcastArgs BroadcastGradientArgs BroadcastTo Concat ConcatOffset
+ConcatV2 ConjugateTranspose DepthToSpace Diag DiagPart DynamicPartition DynamicStitch
+ExpandDims ExtractImagePatches Fill Gather GatherNd GatherV2 InvertPermutation LinSpace ListDiff
+LowerBound MatrixBandPart MatrixDiag MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+MatrixDiagV2 MatrixDiagV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MirrorPad MirrorPadGrad
+OneHot Pack Pad PadV2 ParallelConcat ParallelDynamicStitch Range Rank Reshape Reverse
+ReverseSequence ReverseV2 Roll ScatterNd Select SelectV2 Shape ShapeN Size Slice SpaceToBatch
+SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice StridedSliceGrad TensorScatterAdd
+TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
+Tile Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex
+UpperBound Where
+# Lists of tensors, which loops gather.
+EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
+TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
+TensorListResize TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack
+# Numbers one by one.
+Abs Acos Acosh Add AddN AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0
+BesselI0e BesselI1 BesselI1e Betainc BiasAdd BiasAddGrad BiasAddV1 BitwiseAnd BitwiseOr
+BitwiseXor Bucketize Ceil ClipByValue Complex ComplexAbs Conj Cos Cosh Cross Digamma Div
+DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater
+GreaterEqual Igamma Igammac Imag Inv InvGrad Invert IsFinite IsInf IsNan LeakyRelu
+LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum
+Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual Polygamma PopulationCount Pow Real RealDiv
+Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad RightShift Rint Round Rsqrt RsqrtGrad
+Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad
+Sqrt SqrtGrad Square SquaredDifference Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy
+Xlog1py Xlogy Zeta
+# Sums, products, orders.
+AccumulateNV2 All Any ApproxTopK ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Bincount
+Cumprod Cumsum CumulativeLogsumexp DenseBincount Einsum EuclideanNorm HistogramFixedWidth InTopK
+InTopKV2 L2Loss LogSoftmax MatMul Max Mean Min NthElement Prod SegmentMax SegmentMaxV2
+SegmentMean SegmentMin SegmentMinV2 SegmentProd SegmentProdV2 SegmentSum SegmentSumV2 Softmax
+SoftmaxCrossEntropyWithLogits SparseMatMul SparseSegmentMean SparseSegmentMeanWithNumSegments
+SparseSegmentSqrtN SparseSegmentSqrtNWithNumSegments SparseSegmentSum
+SparseSegmentSumWithNumSegments SparseSoftmaxCrossEntropyWithLogits SparseTensorDenseMatMul
+SparseToDense Sum TopK TopKV2 UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+UnsortedSegmentSum
+# Matrices, convolutions, normalization, Fourier transforms.
+AvgPool AvgPool3D BatchNormWithGlobalNormalization Cholesky Conv Conv2D Conv2DBackpropInput
+Conv3D Conv3DBackpropInputV2 DataFormatDimMap DataFormatVecPermute DepthwiseConv2dNative
+Dilation2D FFT FFT2D FFT3D FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 IFFT IFFT2D IFFT3D
+IRFFT IRFFT2D IRFFT3D LRN LogMatrixDeterminant Lu MatrixDeterminant MatrixExponential
+MatrixInverse MatrixSolve MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve MaxPool MaxPool3D
+MaxPoolV2 MaxPoolWithArgmax Qr RFFT RFFT2D RFFT3D SelfAdjointEigV2 Svd TridiagonalMatMul
+TridiagonalSolve
+# Random numbers that are a function of their seed.
+StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormal
+StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2
+StatelessTruncatedNormal StatelessTruncatedNormalV2
+"""
+OPS = frozenset(re.sub("#.*", "", _LISTED).split())
 Arrays = dict[str, NDArray[Any]]
 FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
+
+
+def checked(folder: str, url: str | None = None) -> Any:
+    """The SavedModel proto in a local folder, of which only what loading needs is left.
+
+    Nothing of it is run. Raises Failure unless every op of it is allowed; messages call the folder
+    `url`.
+    """
+    where = url or folder
+    try:
+        model = saved_model_pb2.SavedModel.FromString(Path(folder, PROTO).read_bytes())
+    except (OSError, DecodeError) as error:
+        raise Failure(
+            f"{where} has no {PROTO} that can be read ({error}). Split the graph again"
+        ) from error
+    if len(model.meta_graphs) != 1:
+        raise Failure(
+            f"{where} is not loaded: it has {len(model.meta_graphs)} graphs, and one is expected. "
+            "Split the graph again"
+        )
+    [graph] = model.meta_graphs
+    saver = saver_functions(graph)
+    functions = [f for f in graph.graph_def.library.function if f.signature.name not in saver]
+    nodes = [(f"function {quoted(f.signature.name)[1:-1]}", f.node_def) for f in functions]
+    for place, of_place in [*nodes, ("the graph", graph.graph_def.node)]:
+        for node in of_place:
+            if node.op not in OPS:
+                raise Failure(
+                    f"{where} is not loaded: op {quoted(node.op)} in {place} is not allowed. A "
+                    "graph to be scored may only compute "
+                    "(docs/serving.md#which-graphs-are-loaded)"
+                )
+    kept = meta_graph_pb2.MetaGraphDef(
+        meta_info_def=meta_graph_pb2.MetaGraphDef.MetaInfoDef(tags=graph.meta_info_def.tags),
+        graph_def=graph_pb2.GraphDef(
+            versions=graph.graph_def.versions,
+            library=function_pb2.FunctionDefLibrary(
+                function=functions,
+                registered_gradients=graph.graph_def.library.registered_gradients,
+            ),
+        ),
+        object_graph_def=graph.object_graph_def,
+    )
+    version = model.saved_model_schema_version
+    return saved_model_pb2.SavedModel(saved_model_schema_version=version, meta_graphs=[kept])
+
+
+def saver_functions(graph: Any) -> set[str]:
+    """The names of the functions that save and restore the variables."""
+    saver = graph.saver_def
+    nodes = {saver.save_tensor_name.partition(":")[0], saver.restore_op_name}
+    return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in nodes}
 
 
 class LoadedGraph:
     """The SavedModel in a local folder, which serving.json's content describes.
 
     `url` is where it is from, for messages. Raises Failure for a graph with an op that does more
-    than compute, and for signatures that differ from the description.
+    than compute.
     """
 
     def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
         self.description = description
         self._loaded = load_graph(folder, url)  # variables live only as long as it does
-        with tensorflow_errors("the graph has no signatures that TensorFlow takes"):
-            for name in (PACKED, BY_SLOT):
-                inputs = description.signatures.of(name)
-                check_signature(self._loaded.signatures, name, inputs, description.outputs)
-            if TOWERS in self._loaded.signatures:
-                check_signature(self._loaded.signatures, TOWERS, description.signatures.packed)
 
     def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """What a signature computes from the inputs [B, columns] of `packed`, by output.
@@ -93,42 +213,22 @@ def outputs_of(description: GraphManifest, kind: str) -> dict[str, str]:
     return {output.head: output.name for output in description.outputs if output.kind == kind}
 
 
-def check_signature(
-    signatures: Any,
-    name: str,
-    inputs: Iterable[SignatureInput | Input],
-    outputs: Iterable[GraphOutput] = (),
-) -> None:
-    """Raise Failure unless a signature takes these inputs, and returns at least these outputs."""
-    function = signatures.get(name)
-    if function is None:
-        raise Failure(f"the graph has no signature {name}. Take another checkpoint, or split again")
-    taken = {
-        key: (spec.dtype.name, tuple(spec.shape)[1:])
-        for key, spec in function.structured_input_signature[1].items()
-    }
-    if taken != {part.name: (part.dtype, tuple(part.shape)) for part in inputs}:
-        raise Failure(
-            f"signature {name} of the graph does not take the inputs that it should. Take another "
-            "checkpoint, or split again"
-        )
-    returned = {key: tuple(spec.shape)[1:] for key, spec in function.structured_outputs.items()}
-    for output in outputs:
-        if returned.get(output.name) != output.shape:
-            raise Failure(
-                f"signature {name} of the graph has no output {output.name} as serving.json says. "
-                "Split the graph again"
-            )
-
-
 def load_graph(folder: str, url: str | None = None) -> Any:
-    """The SavedModel in a local folder; messages call it `url`.
+    """The SavedModel in a local folder, if `checked` passes it; messages call it `url`.
 
-    Raises Failure when an op of it does more than compute, or TensorFlow does not load it.
+    TensorFlow reads what was checked from a temporary folder. Raises Failure when an op does more
+    than compute, or TensorFlow does not load it.
     """
     # TensorFlow's parsers and readers raise whatever they raise.
-    with tensorflow_errors("the graph is no SavedModel that TensorFlow loads", (UserError,)):
-        return allowed_ops.load(folder, url)
+    with (
+        tensorflow_errors("the graph is no SavedModel that TensorFlow loads", (UserError,)),
+        files.TemporaryFolder("graph") as temporary,
+    ):
+        computing = checked(folder, url)
+        with files.translated(temporary, "written"):
+            Path(temporary, PROTO).write_bytes(computing.SerializeToString())
+            Path(temporary, "variables").symlink_to(Path(folder, "variables").absolute())
+        return tf.saved_model.load(temporary)
 
 
 @contextmanager
@@ -169,7 +269,7 @@ def write_graph(checkpoint: Checkpoint, folder: str) -> None:
             target = Path(folder, inner)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-    allowed_ops.check(folder, checkpoint.folder)
+    checked(folder, checkpoint.folder)
 
 
 def open_graph(url: str) -> LoadedGraph:

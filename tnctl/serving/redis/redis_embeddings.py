@@ -1,22 +1,123 @@
-"""Embeddings in a Redis server, read back. docs/formats/redis.md."""
+"""Embeddings in a Redis server, read back: the keys, their documents and the rows.
+
+docs/formats/redis.md.
+"""
 
 import hashlib
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
+from tnctl import limits, manifest
 from tnctl.checkpoint.chain import GOLDEN
-from tnctl.errors import Failure
+from tnctl.documents import Count, Name
+from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError, FileEntry
+from tnctl.serving.artefact_document import document
 from tnctl.serving.redis.bucket_commands import buckets_of, field_names
-from tnctl.serving.redis.redis_document import RedisKeys, RedisManifest
-from tnctl.serving.redis.redis_session import client_of, translated
+from tnctl.serving.redis.redis_session import client_of, shown, translated
+from tnctl.serving.rows.embeddings import PREFIX
+from tnctl.serving.rows.export_document import GroupRows, RowsManifest
 from tnctl.serving.rows.file_format import hashes_of
-from tnctl.serving.rows.precision import decode
+from tnctl.serving.rows.precision import LookedUp, Uint64s, decode
 
-PREFIX = "tnctl"
+MOST_BUCKETS = 2**32 - 1
+VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
+POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
+
+State = Literal["writing", "complete", "expiring"]
 IDS_AT_ONCE = 1 << 14
 TRIES = 10  # switches in the middle of one reading
+
+
+@document
+class BucketGroup(GroupRows):
+    """A share group whose rows are in hashes of a Redis server."""
+
+    buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)]
+    fields_per_row: Annotated[int, Field(ge=1, le=256)]
+
+
+@document
+class RedisManifest(RowsManifest):
+    """The manifest of embeddings in Redis; `sequence` is the number of deltas applied to it."""
+
+    encoding: Literal["redis"]
+    groups: tuple[BucketGroup, ...]
+    sequence: Count
+
+
+@document
+class VersionRecord:
+    """What `PREFIX:versions` has of a version: its state, and the buckets of each group."""
+
+    state: State
+    groups: dict[Name, Annotated[int, Field(ge=1, le=MOST_BUCKETS)]]
+
+
+def entry_of(data: bytes) -> FileEntry:
+    """The size and checksum of a file that is a key."""
+    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class RedisKeys:
+    """The names of the keys, and the checks of what is read from them."""
+
+    url: str
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix.isprintable() or " " in self.prefix:
+            raise UserError(
+                f"prefix must be without blanks and control signs. Received: {quoted(self.prefix)}"
+            )
+
+    def __str__(self) -> str:
+        return f"{shown(self.url)} ({self.prefix}:)"
+
+    def key(self, *parts: str) -> str:
+        """The name of a key.
+
+        `current`: the version that is read, and how many deltas are applied to it. `versions`: a
+        hash with the VersionRecord of each version that has keys. `lock`: the token of the writer.
+        (VERSION, NAME): `manifest`, `golden`, `delta`, or `GROUP:` with the bucket after.
+        """
+        return ":".join((self.prefix, *parts))
+
+    def buckets(self, version: str, group: str) -> str:
+        """What the names of the keys of a group's buckets begin with; their numbers follow."""
+        return self.key(version, f"{group}:")
+
+    def pointer(self, text: bytes) -> tuple[str, int]:
+        """The version and the deltas in a value of `current`. Raises Failure for other values."""
+        match = POINTER.fullmatch(text.decode("utf-8", "replace"))
+        if match is None:
+            raise self.foreign(self.key("current"))
+        return match["version"], int(match["sequence"])
+
+    def foreign(self, key: str) -> Failure:
+        """The error for a key that tnctl did not write."""
+        return Failure(
+            f"{shown(self.url)} has something else under the key {key}. Choose another prefix="
+        )
+
+    def parsed(self, text: bytes | None, name: str) -> RedisManifest:
+        """The manifest that was read from a key. Raises Failure when it is not one."""
+        url = f"{shown(self.url)} key {name}"
+        if len(text or b"") > limits.MANIFEST_BYTES:
+            raise Failure(f"{url} has over {limits.MANIFEST_BYTES:,} bytes. Choose another prefix=")
+        return manifest.unsealed(text or b"", str(self), url, RedisManifest)
+
+    def nothing(self) -> Failure:
+        """The error for a prefix without a version to read."""
+        return Failure(
+            f"{shown(self.url)} has no complete export under prefix {self.prefix}. Export with "
+            "to=URL, or name the prefix= that it was exported with"
+        )
 
 
 class RedisEmbeddings:
@@ -41,9 +142,7 @@ class RedisEmbeddings:
         else:
             self._take(f"{version} 0".encode(), content)
 
-    def lookup(
-        self, group: str, ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def lookup(self, group: str, ids: Uint64s) -> LookedUp:
         """As in Embeddings: float32 [n, columns] and bool [n] for ids [n].
 
         All rows are of one version, which a delta may be changing.
@@ -74,8 +173,7 @@ class RedisEmbeddings:
         key = self._keys.key(self._version, "golden")
         with translated(self._keys.url):
             data: bytes = self._client.get(key) or b""
-        entry = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        if entry != self.manifest.files[GOLDEN]:
+        if entry_of(data) != self.manifest.files[GOLDEN]:
             raise DamagedError(
                 str(self._keys), f"{self._keys} key {key} is damaged", "Export again"
             )
@@ -105,9 +203,9 @@ class RedisEmbeddings:
                     return
         raise self._keys.nothing()
 
-    def _values(self, group: str, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
+    def _values(self, group: str, ids: Uint64s) -> list[bytes | None] | None:
         """The payload of each id; None when another version became current meanwhile."""
-        entry, prefix = self._entries[group], self._keys.key(self._version, f"{group}:")
+        entry, prefix = self._entries[group], self._keys.buckets(self._version, group)
         complete = entry.fields_per_row, entry.shape.stride
         values: list[bytes | None] = []
         for at in range(0, len(ids), IDS_AT_ONCE):
@@ -120,8 +218,8 @@ class RedisEmbeddings:
                 *replies, now = pipeline.get(self._keys.key("current")).execute()
             if self._following and now != self._pointer:
                 return None
-            for id_, fields in zip(part, replies, strict=True):
-                present = [field for field in fields if field is not None]
+            for id_, parts in zip(part, replies, strict=True):
+                present = [field for field in parts if field is not None]
                 value = b"".join(present)
                 if present and (len(present), len(value)) != complete:
                     raise Failure(

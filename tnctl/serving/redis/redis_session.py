@@ -1,18 +1,26 @@
-"""Connections to a Redis server, and their errors as one line.
+"""Connections to a Redis server, their errors as one line, and the lock of a writer.
 
 The one module that imports redis, and only when it is needed.
 """
 
+import socket
+import threading
+import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from os import getpid
 from typing import Any
 
 from tnctl.errors import Failure, UserError, printable
+from tnctl.progress import waiting
 
 CONNECT_SECONDS = 10
+BUCKETS_AT_ONCE = 1 << 12
 ANSWER_SECONDS = 30  # unless the URL has another socket_timeout
 
 Word = bytes | str | int
+LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
 
 
 def library() -> Any:
@@ -81,32 +89,22 @@ def translated(url: str) -> Iterator[None]:
 def _message(error: Exception) -> str:
     errors = library().exceptions
     reason = printable(str(error).strip().split("\n")[0].rstrip(".")) or type(error).__name__
-    ways = [
-        (errors.AuthenticationError, "refused the login ({}). Give the right USER and PASSWORD: "
-         "redis://USER:PASSWORD@HOST"),
-        (errors.AuthenticationWrongNumberOfArgsError, "refused the login ({}). Give USER and "
-         "PASSWORD: redis://USER:PASSWORD@HOST"),
-        (errors.NoPermissionError, "does not permit it ({}). Let this user run the commands that "
-         "docs/formats/redis.md names"),
+    logins = errors.AuthenticationError, errors.AuthenticationWrongNumberOfArgsError
+    for kinds, text in (
+        (logins, "refused the login ({}). Give USER and PASSWORD: redis://USER:PASSWORD@HOST"),
+        (errors.NoPermissionError, "does not permit it ({}). docs/formats/redis.md has the "
+         "commands that its user needs"),
         (errors.ReadOnlyError, "is a replica, which cannot be written to. Name its primary"),
-        (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory, for the old and "
-         "the new rows together"),
-        (errors.BusyLoadingError, "is still loading its data. Try again when it has"),
-        ((errors.MovedError, errors.AskError, errors.ClusterError, errors.ClusterDownError),
-         "is part of a cluster ({}), which tnctl does not write to. Name a server of its own"),
-        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does; "
-         "for more time add ?socket_timeout=SECONDS to the URL"),
-        (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the "
-         "command again when it does"),
-    ]  # fmt: skip
-    if "CERTIFICATE_VERIFY" in reason:
-        return "has a certificate of an unknown authority. Name its file: ?ssl_ca_certs=FILE"
-    for kind, text in ways:
-        if isinstance(error, kind):
+        (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory"),
+        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does"),
+        (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the command "
+         "again when it does"),
+    ):  # fmt: skip
+        if isinstance(error, kinds):
             return text.format(reason)
     if "WRONGTYPE" in reason:
         return f"has other data under these keys ({reason}). Choose another prefix="
-    return f"refused a command ({reason})"
+    return f"refused a command ({reason}). docs/formats/redis.md has the servers that it works with"
 
 
 class Session:
@@ -127,14 +125,10 @@ class Session:
 
     def calls(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """The replies to several commands that are sent together; raises the first error."""
-        return self.packed(self._connection.pack_commands(commands), len(commands))
-
-    def packed(self, data: Sequence[bytes], commands: int) -> list[Any]:
-        """As `calls`, of so many commands that are packed already."""
         replies, refused = [], None
         with self._watched():
-            self._connection.send_packed_command(data)
-            for _ in range(commands):
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            for _ in commands:
                 try:
                     replies.append(self._connection.read_response())
                 except library().ResponseError as error:
@@ -142,6 +136,17 @@ class Session:
         if refused is not None:
             raise refused
         return replies
+
+    def of_buckets(self, command: str, prefix: str, count: int, *words: Word) -> int:
+        """The sum of the replies to one command for each of a group's buckets.
+
+        `prefix` is what the names of their keys begin with; `words` follow the key.
+        """
+        return sum(
+            sum(self.calls([(command, f"{prefix}{bucket}", *words) for bucket in buckets]))
+            for first in range(0, count, BUCKETS_AT_ONCE)
+            for buckets in (range(first, min(first + BUCKETS_AT_ONCE, count)),)
+        )
 
     def stream(self, data: bytes, commands: int) -> int:
         """Send packed commands; the sum of the replies to those that were streamed before.
@@ -167,13 +172,13 @@ class Session:
                 raise reply
         return replies[-1] is not None
 
-    def information(self, section: str) -> dict[str, str]:
-        """A section of the server's INFO; empty when this user has no permission."""
+    def run_id(self) -> str | None:
+        """Which process the server is; None when this user may not ask."""
         try:
-            text = self.call("INFO", section).decode()
+            text = self.call("INFO", "server").decode()
         except library().exceptions.NoPermissionError:
-            return {}
-        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            return None
+        return next((line for line in text.splitlines() if line.startswith("run_id:")), None)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -191,3 +196,84 @@ class Session:
         except (errors.ConnectionError, errors.TimeoutError):
             self.lost = True
             raise
+
+
+@contextmanager
+def writer_lock(url: str, key: str) -> Iterator["WriterLock"]:
+    """Holds the lock of a key while the block runs. Raises Failure when another writer has it.
+
+    Use it in a `translated` block.
+    """
+    with closing(Session(url)) as session:
+        lock = WriterLock(url, key, session)
+        lock.acquire()
+        ended = threading.Event()
+        thread = threading.Thread(target=lock.refresh, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield lock
+        finally:
+            ended.set()
+            thread.join()
+            with suppress(Exception):
+                if lock.held(session):
+                    session.transaction([("DEL", key)])
+
+
+class WriterLock:
+    """A key with this writer's token, which expires unless it is refreshed.
+
+    Not redis-py's Lock: it runs scripts, for which a user needs permissions (`evalsha`, `script`)
+    that docs/formats/redis.md does not name and that hosted servers may refuse. A transaction that
+    watches the key is atomic too, with the commands that the writer needs anyway.
+    """
+
+    def __init__(self, url: str, key: str, session: Session) -> None:
+        self._url, self.key, self._session = url, key, session
+        self.token = f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex}".encode()
+        self._milliseconds = round(LOCK_SECONDS * 1000)
+
+    def held(self, session: Session) -> bool:
+        """Whether this writer holds it. If it loses it later, a transaction of `session` fails."""
+        return bool(session.calls([("WATCH", self.key), ("GET", self.key)])[1] == self.token)
+
+    def lost(self) -> Failure:
+        """The error for a lock that another writer has taken."""
+        return Failure(
+            f"{shown(self._url)} has given the lock {self.key} to another writer, for this one did "
+            "not run for a while. Run the command again"
+        )
+
+    def acquire(self) -> None:
+        """Take the lock, or wait until a killed writer's lock has expired.
+
+        Raises Failure when another writer refreshes it: its remaining time grows.
+        """
+        if self._taken():
+            return
+        with waiting(f"waiting for another writer's lock {self.key}, or for its end"):
+            last_left = None
+            while not self._taken():
+                left, holder = self._session.calls([("PTTL", self.key), ("GET", self.key)])
+                if left == -1 or (last_left is not None and left > last_left):
+                    host, _, process = (holder or b"?/?").decode("utf-8", "replace").partition("/")
+                    raise Failure(
+                        f"{shown(self._url)} is being written to by another export (host {host}, "
+                        f"process {process.partition('/')[0]}). Let it finish, or choose another "
+                        "prefix="
+                    )
+                last_left = left
+                time.sleep(min(0.1, LOCK_SECONDS / 20))
+
+    def refresh(self, ended: threading.Event) -> None:
+        """Extend the lock again and again, until `ended`, or until it is lost."""
+        # The writer itself finds out before it switches that the lock is lost.
+        with suppress(Exception):
+            while not ended.wait(self._milliseconds / 5000):
+                if not self.held(self._session):
+                    return
+                self._session.transaction([("PEXPIRE", self.key, self._milliseconds)])
+
+    def _taken(self) -> bool:
+        words = ("SET", self.key, self.token, "NX", "PX", self._milliseconds)
+        return self._session.call(*words) is not None

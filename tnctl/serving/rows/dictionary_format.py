@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.manifest import Inventory, Manifest
-from tnctl.serving.local_copy import local_copy
+from tnctl.serving.artefact_document import local_copy
 from tnctl.serving.rows import file_format
 from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.file_format import (
@@ -20,11 +20,9 @@ from tnctl.serving.rows.file_format import (
     records_of,
     reported_damage,
 )
-from tnctl.serving.rows.precision import Precision, RowShape
+from tnctl.serving.rows.precision import Bools, Payloads, Precision, RowShape, Uint64s
 from tnctl.serving.rows.selection import Group
 from tnctl.tables.dictionary import (
-    BLOCK,
-    HEADER,
     Dictionary,
     DictionaryStack,
     DictionaryWriter,
@@ -38,13 +36,6 @@ class DictionaryFormat(FileFormat):
 
     name, suffix, index_suffix = "dictionary", ".dictionary", ".index"
     mapped = counts_first = True
-
-    def can_have_size(self, entry: FileGroup, name: str, size: int, delta: bool) -> bool:
-        records = entry.rows + entry.removed
-        if name == entry.index:
-            return size == INDEX_LINE * (records // INDEX_RECORDS + 3)
-        content = records * (8 + 4 * delta + entry.shape.stride)
-        return size == HEADER.size + content + 4 * -(-content // BLOCK) + 8
 
     def open_writer(
         self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
@@ -82,10 +73,10 @@ class GroupDictionaryWriter:
 
     def add(
         self,
-        ids: NDArray[np.uint64],  # noqa: ARG002 (hashes are stored)
-        hashes: NDArray[np.uint64],
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
+        ids: Uint64s,  # noqa: ARG002 (hashes are stored)
+        hashes: Uint64s,
+        payload: Payloads,
+        removed: Bools | None,
     ) -> None:
         self._writer.add(hashes, payload, removed)
 
@@ -128,7 +119,7 @@ class DictionaryGroup:
                 )
 
 
-def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
+def ids_of(hashes: Uint64s, salt: int) -> Uint64s:
     """The ids whose keys hash so in the group of a salt, uint64 [n]. docs/formats/ids.md."""
     shift = np.uint64(33)
     x = hashes ^ hashes >> shift

@@ -1,29 +1,39 @@
 """`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
 
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+from typing import Any, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
-from tnctl.errors import UserError
+from tnctl.data.read_ahead import MOST_THREADS
+from tnctl.errors import Failure, UserError
+from tnctl.manifest import FileEntry, Inventory
 from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
+from tnctl.progress import Display, say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
+from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
 from tnctl.serving.rows.embeddings import (
+    ALL_HASHES,
+    GRACE,
     PREFIX,
     Embeddings,
     FileEmbeddings,
+    HashRange,
     chain_of,
     open_embeddings,
 )
 from tnctl.serving.rows.export_document import (
     MOST_DELTAS,
-    AnyRows,
     Base,
     ExportManifest,
+    FileGroup,
     Filter,
     GroupRows,
     Pooling,
@@ -32,23 +42,126 @@ from tnctl.serving.rows.export_document import (
 )
 from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
 from tnctl.serving.rows.file_format import FileFormat
-from tnctl.serving.rows.group_writing import Written, group_fields, write_groups
-from tnctl.serving.rows.parted_groups import ALL_HASHES, HashRange
-from tnctl.serving.rows.precision import Precision
-from tnctl.serving.rows.precision_errors import report_errors
+from tnctl.serving.rows.precision import Precision, RoundingError, encode
 from tnctl.serving.rows.selection import (
     EVERYTHING,
+    Group,
+    Part,
     Selection,
+    Wanted,
+    count_of,
     select,
-    select_part,
 )
 from tnctl.serving.verify import golden_checks
 
+PARTS_AHEAD = 32
 GOLDEN_ROWS = 200
-GRACE = 600  # seconds that readers of a server keep the previous version
-
 # The folders and manifests of a full export and its deltas, in this order.
 Chain = Sequence[tuple[str, ExportManifest]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The entries of the manifest of what was written: groups, and files by their names."""
+
+    groups: tuple[FileGroup, ...]
+    files: dict[str, FileEntry]
+
+
+def write_groups(
+    selection: Selection,
+    format: FileFormat,
+    inventory: Inventory,
+    between: Callable[[], None] = lambda: None,
+) -> Written:
+    """Write the files of all groups, table by table.
+
+    Threads write groups side by side, each the parts of a group in their order. `between` is called
+    after every part of a few MiB, and may raise to end this.
+    """
+    entries: list[FileGroup] = []
+    done, delta = 0, selection.kind == "delta"
+    threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    with Display("export", count_of(selection.groups)) as display:
+        for table in selection.tables:
+            with ExitStack() as stack:
+                writings = {
+                    group.name: GroupWriting(stack, inventory, format, group, delta)
+                    for group in table.groups
+                }
+                # Created after the files are opened: threads end before the files are abandoned.
+                lanes = [
+                    stack.enter_context(ThreadPoolExecutor(1, "tnctl-export"))
+                    for _ in range(min(threads, len(writings)))
+                ]
+                lane_of = dict(zip(writings, cycle(lanes), strict=False))
+                begun: deque[Future[None]] = deque()
+                for part in table.parts():
+                    if len(begun) >= PARTS_AHEAD:
+                        begun.popleft().result()
+                    name = part.group.name
+                    begun.append(lane_of[name].submit(writings[name].add, part))
+                    done += len(part.ids)
+                    between()
+                    display.update(done, f"{done:,} rows")
+                finished = [lane_of[name].submit(writings[name].finish) for name in writings]
+                for task in begun:
+                    task.result()
+                entries += [task.result() for task in finished]
+        rows = sum(group.rows for group in selection.groups)
+        removed = f" and {done - rows:,} removed keys" if delta else ""
+        display.update(done, f"{rows:,} rows{removed} to {inventory.to}")
+        display.finish()
+    return Written(tuple(entries), dict(inventory.files))
+
+
+class GroupWriting:
+    """A group whose files are being written; `stack` abandons them when something fails."""
+
+    def __init__(
+        self, stack: ExitStack, inventory: Inventory, format: FileFormat, group: Group, delta: bool
+    ) -> None:
+        self._group, self._format = group, format
+        self._files = stack.enter_context(ExitStack())
+        self._writer = format.open_writer(self._files, inventory, group, delta)
+        self._error = RoundingError(group.shape)
+        self._rows = 0
+
+    def add(self, part: Part) -> None:
+        """Write rows, in the group's precision."""
+        payload = encode(part.rows, part.group.shape)
+        self._error.add(part.rows, part.removed, payload)
+        self._writer.add(part.ids, part.hashes, payload, part.removed)
+        self._rows += len(part.ids)
+
+    def finish(self) -> FileGroup:
+        """Write what is left, and bring the files to the disk; the group's entry of the manifest.
+
+        Raises Failure unless there were as many rows as expected.
+        """
+        group, expected = self._group, count_of([self._group])
+        if self._rows != expected:
+            raise Failure(
+                f"group {group.name} has {self._rows:,} rows to export, and {expected:,} were "
+                "expected. Take another checkpoint"
+            )
+        self._writer.finish()
+        self._files.close()
+        names = self._format.names(group.stem, group.removed)
+        return FileGroup(**group_fields(group), error=self._error.document(), **names)
+
+
+def group_fields(group: Group) -> dict[str, Any]:
+    """What the document of every format has of a share group, except its error."""
+    return {
+        "group": group.name,
+        "table": group.table,
+        "rows": group.rows,
+        "removed": group.removed,
+        "salt": str(group.salt),
+        "threshold": group.threshold,
+        **asdict(group.shape),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +175,18 @@ class Request:
     filter: Filter
     golden: int
 
-    def select(self, since: RowsManifest | None) -> Selection:
-        """The rows, or those that differ from an earlier export."""
-        return select(self.checkpoint, self.conf.slots, self.filter, self.precision, since)
-
-    def select_part(
-        self, since: RowsManifest | None, part: int | None, hashes: HashRange
+    def select(
+        self,
+        since: RowsManifest | None,
+        part: int | None = None,
+        hashes: HashRange = ALL_HASHES,
+        counted: bool = True,
     ) -> Selection:
-        """The same of a range of hashes, not counted yet."""
-        return select_part(
-            self.checkpoint, self.conf.slots, self.filter, self.precision, since, part, hashes
-        )
+        """The rows, or those that differ from an earlier export; of one part or all."""
+        wanted = Wanted(self.filter, self.precision, since, part, hashes)
+        return select(self.checkpoint, self.conf.slots, wanted, counted)
 
-    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> RowsGolden | None:
+    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> GoldenEntry | None:
         """Check the exported rows against the checkpoint's golden rows, and write those."""
         exact = self.precision == "float32" and not self.filter.given
         return golden_checks.check_embeddings(
@@ -82,8 +194,8 @@ class Request:
         )
 
 
-class Writers(Protocol):
-    """The processes that write an export to files, each the rows of a range of hashes.
+class Writers:
+    """The processes that write an export to files: here one, which writes all rows.
 
     The methods are called in this order, once.
     """
@@ -93,28 +205,18 @@ class Writers(Protocol):
 
         Raises UserError for a filter that is impossible and for a chain of another training.
         """
+        self._selection = request.select(chain[-1][1] if chain else None)
+        self._chain = chain
 
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         """Write the files of all groups, table by table."""
+        return write_groups(self._selection, format, output.inventory())
 
     def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         """The rows that were written to a folder, over those of the chain.
 
         Raises Failure for a damaged file of the chain.
         """
-
-
-class LocalWriter:
-    """One process, which writes all rows."""
-
-    def select(self, request: Request, chain: Chain) -> None:
-        self._selection = request.select(chain[-1][1] if chain else None)
-        self._chain = chain
-
-    def write(self, format: FileFormat, output: outputs.Output) -> Written:
-        return write_groups(self._selection, format, output.inventory())
-
-    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         return opened_part(self._chain, folder, content)
 
 
@@ -165,7 +267,7 @@ def export(
     if server:
         content = to_server(request, to, since, prefix, grace)
     else:
-        content = to_folder(request, to, since, writers or LocalWriter())
+        content = to_folder(request, to, since, writers or Writers())
     report_errors(content)
     return content
 
@@ -185,22 +287,23 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
     chain = [] if since is None else chain_of(since)
     if chain:
         check_chain(chain, format.name)
-    newest = chain[-1][1] if chain else None
     reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
         writers.select(request, chain)
         inventory, written = output.inventory(), writers.write(format, output)
-        content = described(
-            ExportManifest,
-            request,
-            groups=written.groups,
-            base=based_on(to, *chain[-1]) if chain else None,
-            number=newest.number + 1 if newest else 0,
-            version=ExportManifest.version_of(written.groups),
-        )
         # The manifest does not depend on which file was finished first.
         inventory.files = dict(sorted(written.files.items()))
-        content = replace(content, files=inventory.files)
+        fields = vars(described(request, written.groups)) | {
+            "version": ExportManifest.version_of(written.groups),
+            "files": inventory.files,
+        }
+        if chain:
+            fields |= {
+                "kind": "delta",
+                "base": based_on(to, *chain[-1]),
+                "number": chain[-1][1].number + 1,
+            }
+        content = ExportManifest(**fields)
         with closing(writers.opened(output.folder, content)) as opened:
             golden = request.check(opened, inventory)
         return inventory.complete(replace(content, golden=golden))
@@ -219,8 +322,8 @@ def to_server(
         base = chain_of(since)[-1][1]
     selection = request.select(base)
     # A delta is applied in place: no removed keys are in the rows then.
-    groups = (GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups)
-    content = described(RowsManifest, request, groups=tuple(groups))
+    groups = [GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups]
+    content = described(request, groups)
     written: RowsManifest = format.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=request.check
     )
@@ -260,26 +363,18 @@ def named_from(to: str, folder: str) -> str:
     return base.resolve().name if beside else str(base.resolve())
 
 
-def described(
-    kind: type[AnyRows],
-    request: Request,
-    *,
-    groups: Sequence[GroupRows],
-    base: Base | None = None,
-    number: int = 0,
-    version: int = RowsManifest.VERSION,
-) -> AnyRows:
-    """The manifest of an export whose rows are written, without its golden rows."""
+def described(request: Request, groups: Sequence[GroupRows]) -> RowsManifest:
+    """The manifest of a full export whose rows are written, without its golden rows."""
     checkpoint = request.checkpoint
     names = {entry.group for entry in groups}
     with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
-    return kind(
-        format=kind.FORMAT,
-        version=version,
+    return RowsManifest(
+        format=RowsManifest.FORMAT,
+        version=RowsManifest.VERSION,
         checkpoint=CheckpointReference.of(checkpoint),
-        kind="full" if base is None else "delta",
-        base=base,
-        number=number,
+        kind="full",
+        base=None,
+        number=0,
         encoding=request.encoding,
         precision=request.precision,
         filter=request.filter,
@@ -294,3 +389,17 @@ def described(
         ),
         golden=None,
     )
+
+
+def report_errors(content: RowsManifest) -> None:
+    """Report how much a lower precision changes the weights."""
+    lossy = [(entry, entry.error) for entry in content.groups if entry.error is not None]
+    weights = sum(entry.rows * entry.width for entry, _ in lossy)
+    if weights:
+        worst, error = max(lossy, key=lambda pair: pair[1].max)
+        squares = sum(error.rms**2 * entry.rows * entry.width for entry, error in lossy)
+        say(
+            f"{content.precision}: weights of embeddings are off by at most "
+            f"{error.max:.2g} (group {worst.group}), root mean square "
+            f"{(squares / weights) ** 0.5:.2g}"
+        )

@@ -4,21 +4,37 @@ docs/formats/dictionary.md describes the bytes. Embeddings may be stored with fe
 weight and the counts always are float32.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from tnctl.documents import Finite
 from tnctl.errors import Failure
 from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
+from tnctl.serving.artefact_document import document
+
+# Arrays: of floats float32, of ids or hashes uint64, of stored rows uint8 [n, stride].
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Uint64s = NDArray[np.uint64]
+Payloads = NDArray[np.uint8]
+LookedUp = tuple[Floats, Bools]  # rows [n, columns], zeros where unknown, and which are known
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
 COUNTS, SCALE = "counts", "scale"
 WEIGHT = {name: np.dtype(kind) for name, kind in zip(PRECISIONS, ("<f4", "<f2", "i1"), strict=True)}
 STEPS = np.float32(127)  # of int8, on either side of 0
+
+
+NotNegative = Annotated[Finite, Field(ge=0)]
+QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
 @dataclass(frozen=True)
@@ -64,19 +80,11 @@ class RowShape:
         if self.width:
             floats = self.width + (self.counts if exact else 0)
             fields.append((EMBEDDING, WEIGHT[self.precision], (floats,)))
-        packed = np.dtype(fields)
-        names = packed.names or ()
-        return np.dtype(
-            {
-                "names": names,
-                "formats": [packed[name] for name in names],
-                "offsets": [packed.fields[name][1] for name in names] if packed.fields else [],
-                "itemsize": self.stride,
-            }
-        )
+        padding = ("padding", f"V{self.stride - np.dtype(fields).itemsize}")
+        return np.dtype([*fields, padding])[[name for name, *_ in fields]]
 
 
-def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
+def encode(rows: Floats, shape: RowShape) -> Payloads:
     """The payloads u1 [n, stride] of rows f4 [n, columns].
 
     Raises Failure for a weight that the precision cannot hold.
@@ -96,7 +104,7 @@ def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
     return stored.view("u1").reshape(len(rows), shape.stride)
 
 
-def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
+def decode(payload: Payloads, shape: RowShape) -> Floats:
     """The rows f4 [n, columns] of payloads u1 [n, stride]."""
     payload = np.ascontiguousarray(payload)
     if shape.precision == "float32" or not shape.columns:
@@ -115,15 +123,13 @@ def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
     return rows
 
 
-def parted(
-    rows: NDArray[np.float32], shape: RowShape
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+def parted(rows: Floats, shape: RowShape) -> tuple[Floats, Floats, Floats]:
     """Views of rows: linear [n, 0 or 1], embedding [n, width], counts [n, 0 or 2]."""
     first, last = int(shape.linear), int(shape.linear) + shape.width
     return rows[:, :first], rows[:, first:last], rows[:, last:]
 
 
-def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
+def halves(embedding: Floats) -> NDArray[np.float16]:
     """Weights float32 [n, width] as float16 [n, width], rounded to the nearest, ties to even.
 
     Raises Failure for a weight beyond float16.
@@ -138,9 +144,87 @@ def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
     return rounded
 
 
-def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def quantized(embedding: Floats) -> tuple[Floats, NDArray[np.int8]]:
     """Scales f4 [n] and steps i1 [n, width]: a weight is its step times its row's scale."""
     scales = np.abs(embedding).max(axis=1, initial=0) / STEPS
     divisors = np.where(scales > 0, scales, np.float32(1))
     steps = np.rint(embedding / divisors[:, np.newaxis])
     return scales, np.clip(steps, -STEPS, STEPS).astype(np.int8)
+
+
+@document
+class PrecisionError:
+    """How far the stored embeddings of a group are from the trained ones.
+
+    The largest deviation, the root of the mean square, and what no deviation can exceed.
+    """
+
+    max: NotNegative
+    rms: NotNegative
+    bound: NotNegative
+
+
+class RoundingError:
+    """Collects the errors of the rows of a group.
+
+    `bound` is what no weight can exceed: of int8 half a step of the largest scale, of float16 half
+    a unit in the last place of the largest weight.
+    """
+
+    def __init__(self, shape: RowShape) -> None:
+        self.exact = shape.precision == "float32" or not shape.width
+        self._shape = shape
+        self._squares, self._count, self._most, self._largest = 0.0, 0, 0.0, 0.0
+
+    def add(
+        self,
+        rows: Floats,
+        removed: Bools | None,
+        payload: Payloads,
+    ) -> None:
+        """Count the errors of rows [n, columns] that are stored as `payload`, uint8 [n, stride].
+
+        `removed` bool [n] says which are none; None: all are rows.
+        """
+        if self.exact:
+            return
+        kept = slice(None) if removed is None else ~removed
+        trained = parted(rows[kept], self._shape)[1].astype(np.float64)
+        if not trained.size:
+            return
+        deviations = np.abs(parted(decode(payload[kept], self._shape), self._shape)[1] - trained)
+        self._squares += float((deviations * deviations).sum())
+        self._count += deviations.size
+        self._most = max(self._most, float(deviations.max()))
+        self._largest = max(self._largest, float(np.abs(trained).max()))
+
+    def document(self) -> PrecisionError | None:
+        """The largest and the root mean square error; None for rows that are exact."""
+        if self.exact:
+            return None
+        if self._shape.precision == "int8":
+            bound = self._largest / 127 / 2 * QUOTIENT
+        else:
+            bound = max(float(np.spacing(np.float16(self._largest))) / 2, 2.0**-25)
+        rms = (self._squares / self._count) ** 0.5 if self._count else 0.0
+        return PrecisionError(max=self._most, rms=rms, bound=bound)
+
+
+def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | None:
+    """The largest figures of several errors; None when all rows are exact."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return None
+    return PrecisionError(
+        **{key: max(getattr(error, key) for error in known) for key in ("max", "rms", "bound")}
+    )
+
+
+def error_of_rows(stored: Sequence[tuple[PrecisionError | None, int]]) -> PrecisionError | None:
+    """The error of all rows of several files: the error of each, and how many rows it has."""
+    largest = largest_errors([error for error, _ in stored])
+    if largest is None:
+        return None
+    known = [(error, rows) for error, rows in stored if error is not None]
+    squares = sum(error.rms**2 * rows for error, rows in known)
+    return replace(largest, rms=math.sqrt(squares / max(sum(rows for _, rows in known), 1)))

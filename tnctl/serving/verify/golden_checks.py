@@ -1,4 +1,7 @@
-"""Graphs and exported rows, checked against golden rows before their manifests are written.
+"""golden.jsonl, and the checks of graphs and exported rows against it.
+
+The trainer computes the golden rows of a checkpoint. Graphs and rows are compared with them before
+their manifests are written.
 
 docs/formats/golden.md. What passes the check gets a golden.jsonl, too.
 """
@@ -7,27 +10,91 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl import files
-from tnctl.checkpoint.chain import GOLDEN, Checkpoint
+from tnctl import files, manifest
+from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
+from tnctl.checkpoint.golden_lines import parse_lines
+from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import by_row
 from tnctl.evaluation.metrics import sigmoid
+from tnctl.manifest import DamagedError
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
+from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import GraphDeviation, GraphGolden, RowsDeviation, RowsGolden
+from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
 from tnctl.serving.rows.embeddings import Embeddings
-from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
+from tnctl.serving.rows.precision import Floats
 
+WAY = "Take the golden rows of this graph"
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
+
+
+class GoldenFile:
+    """The golden rows of `folder`. Raises DamagedError for what golden.jsonl cannot hold."""
+
+    def __init__(self, url: str, data: bytes, folder: str = "") -> None:
+        self.url = url
+        self.lines = data.splitlines(keepends=True)
+        try:
+            self.examples = parse_lines(self.lines)
+        except DocumentError as error:
+            way = "Take a checkpoint of this tnctl"
+            raise DamagedError(folder, f"{url}, {error}", way) from error
+
+    def inputs(self, description: GraphManifest) -> Arrays:
+        """The inputs of signature `packed`, [n, columns].
+
+        Lines have the sum `linear`: where by_slot takes its parts, the first one is all of it.
+        """
+        arrays = {}
+        for packed in description.signatures.packed:
+            values = [example.inputs[packed.name] for example in self.examples]
+            shape = (len(values), packed.columns)
+            arrays[packed.name] = np.array(values, packed.dtype).reshape(shape)
+        if linears := description.signatures.linears:
+            columns = sum(part.columns for part in linears)
+            arrays[LINEARS] = np.zeros((len(self.examples), columns), np.float32)
+            arrays[LINEARS][:, :1] = arrays[LINEAR]
+        return arrays
+
+    def outputs(self, kind: str, name: str) -> Floats:
+        """The `logits` or `predictions` of a head, float32 [n], or a tower's `embedding`, [n, d].
+
+        Raises Failure when a line does not have them.
+        """
+        field, noun = ("towers", "tower") if kind == "embedding" else (kind, "head")
+        values = [(getattr(example, field) or {}).get(name) for example in self.examples]
+        if None in values:
+            raise Failure(f"{self.url} has no {noun} {name}. {WAY}")
+        return np.array(values, np.float32)
+
+
+def golden_of_checkpoint(checkpoint: Checkpoint) -> GoldenFile:
+    """The golden rows that the trainer wrote."""
+    with offering(checkpoint):
+        data = manifest.read_file(checkpoint.folder, checkpoint.manifest, GOLDEN)
+        return GoldenFile(files.join(checkpoint.folder, GOLDEN), data, checkpoint.folder)
+
+
+def golden_of_graph(url: str, description: GraphManifest) -> GoldenFile | None:
+    """The golden rows of a split graph; None when it has none."""
+    if description.golden is None:
+        return None
+    return GoldenFile(files.join(url, GOLDEN), manifest.read_file(url, description, GOLDEN), url)
+
+
+def golden_of_embeddings(embeddings: Embeddings) -> GoldenFile | None:
+    """The golden rows of exported embeddings; None when they have none."""
+    data = embeddings.golden()
+    return None if data is None else GoldenFile(f"{GOLDEN} of the embeddings", data)
 
 
 class Writes(Protocol):
@@ -44,7 +111,7 @@ def check_embeddings(
     inventory: Writes,
     count: int,
     exact: bool,
-) -> RowsGolden | None:
+) -> GoldenEntry | None:
     """Check exported rows against the checkpoint's golden rows, and write the first `count`.
 
     When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
@@ -59,7 +126,7 @@ def check_embeddings(
     expected = golden.inputs(description)
     lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
     inputs = pooled_inputs(description, encoded, lookup)
-    lines, deviation = golden.lines, RowsDeviation(x=0.0, logit=0.0)
+    lines, deviation = golden.lines, GoldenDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
             if wrong := first_difference(description, name, array, expected[name]):
@@ -76,10 +143,7 @@ def check_embeddings(
             f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
             f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
         )
-    if not (lines := lines[:count]):
-        return None
-    inventory.write(GOLDEN, b"".join(lines))
-    return RowsGolden(rows=len(lines), exact=exact, deviation=deviation)
+    return written(inventory, lines[:count], exact, deviation)
 
 
 def check_graph(
@@ -88,7 +152,7 @@ def check_graph(
     folder: str,
     inventory: Writes,
     count: int,
-) -> GraphGolden | None:
+) -> GoldenEntry | None:
     """Check the SavedModel in a local folder against golden rows, and write the first `count`.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
@@ -107,11 +171,18 @@ def check_graph(
                 f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
                 "off: split again, or from another checkpoint"
             )
-    if not (lines := golden.lines[:count]):
+    worst = GoldenDeviation(logit=max(deviations.values()))
+    return written(inventory, golden.lines[:count], True, worst)
+
+
+def written(
+    inventory: Writes, lines: list[bytes], exact: bool, deviation: GoldenDeviation
+) -> GoldenEntry | None:
+    """Write golden.jsonl; the manifest's entry, None without lines."""
+    if not lines:
         return None
     inventory.write(GOLDEN, b"".join(lines))
-    worst = GraphDeviation(logit=max(deviations.values()))
-    return GraphGolden(rows=len(lines), exact=True, deviation=worst)
+    return GoldenEntry(rows=len(lines), exact=exact, deviation=deviation)
 
 
 def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
@@ -136,13 +207,7 @@ def outputs_noun(description: GraphManifest, signature: str) -> str:
 def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
     """The raw rows as ids and numbers. Raises Failure unless the ids are the lines'."""
     rows = [example.row for example in golden.examples]
-    try:
-        encoded = RawInputs(description).encode(rows, lambda row: (golden.url, row + 1))
-    except pa.ArrowException as error:
-        raise Failure(
-            f"{golden.url}: the values of a column are of kinds that do not go together ({error}). "
-            "Take another checkpoint"
-        ) from error
+    encoded = RawInputs(description).encode(rows, lambda row: (golden.url, row + 1))
     for name, cells in encoded.cells.items():
         ids_of_rows = by_row(cells, cells.ids)
         for number, (example, ids) in enumerate(zip(golden.examples, ids_of_rows, strict=True), 1):
@@ -200,7 +265,7 @@ def largest_deviation(
 
 def recomputed(
     golden: GoldenFile, graph: LoadedGraph, inputs: Arrays, expected: Arrays
-) -> tuple[list[bytes], RowsDeviation]:
+) -> tuple[list[bytes], GoldenDeviation]:
     """Golden rows with other inputs and the graph's outputs for them; how far they deviate."""
     outputs, towers = graph.outputs(PACKED, inputs), graph.towers(inputs)
     heads = outputs_of(graph.description, "logits")
@@ -221,4 +286,4 @@ def recomputed(
         for name, array in inputs.items()
     )
     logit = max(deviation_of(logits[head], golden.outputs("logits", head)) for head in heads)
-    return lines, RowsDeviation(x=worst, logit=logit)
+    return lines, GoldenDeviation(x=worst, logit=logit)
