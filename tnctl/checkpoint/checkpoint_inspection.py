@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from tnctl import documents
 from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
-from tnctl.checkpoint.document import Clock, Position
-from tnctl.checkpoint.table_document import Optimizer, Segment, Table
+from tnctl.checkpoint.document import Clock, Optimizer, Position, Segment, Table
+from tnctl.checkpoint.rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import Display
 

@@ -11,8 +11,8 @@ from tnctl.checkpoint.chain import (
     offering,
     open_checkpoint,
 )
+from tnctl.checkpoint.document import RowsFile, Table, Tombstones
 from tnctl.checkpoint.listing import NAME
-from tnctl.checkpoint.table_document import RowsFile, Table, Tombstones
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.progress import Display

@@ -159,7 +159,7 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
 
 def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
     """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
-    from tnctl.checkpoint.completed_conf import differing_keys
+    from tnctl.checkpoint.chain import differing_keys
     from tnctl.saved_conf import conf_to_json
 
     keys = differing_keys(conf_to_json(conf), checkpoint.conf())
