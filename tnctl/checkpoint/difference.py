@@ -125,16 +125,16 @@ def count(
         np.flatnonzero(records["group"] == number)
         for (records, _), number in zip(taken, numbers, strict=True)
     ]
-    hashes = [of[chosen] for (_, of), chosen in zip(taken, places, strict=True)]
+    old, new = (of[chosen] for (_, of), chosen in zip(taken, places, strict=True))
     # In a group an id and its hash determine each other.
-    common, *both = np.intersect1d(*hashes, return_indices=True)
+    common, *both = np.intersect1d(old, new, return_indices=True)
     changed = np.zeros(len(common), bool)
     for name in fields:
-        old, new = (
+        before, after = (
             np.ascontiguousarray(records[name][chosen[pairs]]).view(np.uint32)
             for (records, _), chosen, pairs in zip(taken, places, both, strict=True)
         )
-        changed |= (old != new).any(1)
+        changed |= (before != after).any(1)
     change.removed += len(places[0]) - len(common)
     change.added += len(places[1]) - len(common)
     change.changed += int(changed.sum())

@@ -4,13 +4,12 @@ docs/formats/checkpoint.md has the keys; attributes have their names, in their o
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, JsonValue, PlainValidator
+from pydantic import BeforeValidator, Field, JsonValue
 
 from tnctl import tables
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
@@ -31,7 +30,6 @@ from tnctl.documents import (
     TreeByName,
     Uint16,
     Uint32,
-    check_tree,
     flat,
     omitted,
     plain,
@@ -307,29 +305,20 @@ class Parent:
 class Recipe:
     """The recipe's name, its settings, and the checksum of its source file."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     settings: TreeByName = flat()
-    sha256: str
+    sha256: Sha256
 
 
-def recipe_of(value: Any) -> Recipe:
+def _with_settings(value: Any) -> Any:
     """Separate the settings of a recipe from its name and checksum."""
-    if isinstance(value, Recipe):
-        return value
     if not isinstance(value, dict):
-        raise ValueError("should be an object")
-    settings = dict(value)
-    name, sha256 = settings.pop("name", None), settings.pop("sha256", None)
-    if not isinstance(name, str) or not name:
-        raise ValueError("name should be a text")
-    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ValueError("sha256 should be a SHA-256 in hexadecimal digits")
-    for setting in settings.values():
-        check_tree(setting)
-    return Recipe(name=name, settings=settings, sha256=sha256)
+        return value
+    own = {key: value[key] for key in ("name", "sha256") if key in value}
+    return {**own, "settings": {key: value[key] for key in value if key not in own}}
 
 
-RecipeReference = Annotated[Recipe, PlainValidator(recipe_of)]
+RecipeReference = Annotated[Recipe, BeforeValidator(_with_settings)]
 
 
 @dataclass(frozen=True, kw_only=True)

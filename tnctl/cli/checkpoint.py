@@ -105,7 +105,7 @@ def inspect(request: Request) -> int:
 
     findings = checkpoint_inspection.inspect(opened(request.urls[0]))
     if request.as_json:
-        print_json(findings.to_json())
+        print_json(findings)
     else:
         checkpoint_report.show_inspection(findings)
     return 0
