@@ -53,13 +53,13 @@ def inspect(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def inspect_table(
-    checkpoint: Checkpoint, table: Table, display: Display, before: list[dict[str, Any]]
+    checkpoint: Checkpoint, table: Table, display: Display, earlier: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """One pass over the rows of a table, all links of its chain merged.
 
-    `before` are the tables that were read before.
+    `earlier` are the tables that were read before.
     """
-    done = sum(of_table["rows"] for of_table in before)
+    done = sum(of_table["rows"] for of_table in earlier)
     removed = sum(len(removed) for removed in rows.tombstones(checkpoint, table.name))
     findings = RowFigures(checkpoint, table)
     for records in rows.known_rows(checkpoint, table.name):

@@ -39,7 +39,8 @@ from tnctl.manifest import Manifest
 from tnctl.model.recalibration import Recalibration
 from tnctl.optimizer_table import TYPES
 from tnctl.ownership import CHECKPOINT
-from tnctl.tables import REMOVED_DTYPE, optimizer_kinds, record_dtype
+from tnctl.tables import REMOVED_DTYPE, record_dtype
+from tnctl.tables.plans import NAMES
 
 LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
 LAST_HASH = 2**64 - 1
@@ -80,8 +81,8 @@ class Optimizer(_Settings):
     learning_rate: Setting
 
     def __post_init__(self) -> None:
-        if self.name not in optimizer_kinds.NAMES:
-            known = ", ".join(optimizer_kinds.NAMES)
+        if self.name not in NAMES:
+            known = ", ".join(NAMES)
             raise ValueError(f"name {quoted(self.name)} is none of {known}")
 
     @classmethod
@@ -314,8 +315,9 @@ def _with_settings(value: Any) -> Any:
     """Separate the settings of a recipe from its name and checksum."""
     if not isinstance(value, dict):
         return value
-    own = {key: value[key] for key in ("name", "sha256") if key in value}
-    return {**own, "settings": {key: value[key] for key in value if key not in own}}
+    keys = value.keys() & {"name", "sha256"}
+    settings = {key: value[key] for key in value if key not in keys}
+    return {**{key: value[key] for key in keys}, "settings": settings}
 
 
 RecipeReference = Annotated[Recipe, BeforeValidator(_with_settings)]

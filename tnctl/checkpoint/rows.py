@@ -30,7 +30,7 @@ from tnctl.tables import (
     days_of_steps,
     weight_factors,
 )
-from tnctl.tables.shards import SHARDS
+from tnctl.tables.plans import SHARDS
 
 # Magic, version, bytes per record, first and last hash.
 HEADER = struct.Struct("<8sIIQQ")

@@ -19,8 +19,8 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
+from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import (

@@ -15,7 +15,7 @@ from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.errors import Failure
-from tnctl.evaluation.input_figures import norm_sums
+from tnctl.evaluation.importance import norm_sums
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf

@@ -19,7 +19,7 @@ from tnctl.serving.rows.export_document import ExportManifest, Threshold
 from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.group_writing import Written, write_groups
 from tnctl.serving.rows.top_rows import TopRows
-from tnctl.tables.shards import shards_of
+from tnctl.tables.plans import shards_of
 
 
 class ExportPart:
