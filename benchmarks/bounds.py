@@ -123,7 +123,7 @@ def json_line(value: bytes) -> bytes:
 
 
 def framed(payload: bytes) -> bytes:
-    from tnctl.tables.checksums import crc32c
+    from tnctl.tables.text import crc32c
 
     def masked(data: bytes) -> bytes:
         crc = crc32c(data)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tnctl import documents
-from tnctl.checkpoint import dense_file, rows, tombstones
+from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.merging import Keys
@@ -156,7 +156,9 @@ def write_table(inventory, changed, there, removed, suffix, files):
             for name, (kind, *_) in DTYPE.fields.items()
         ],
         "files": written,
-        "tombstones": tombstones.write(inventory.writing, f"tables/{TABLE}", [gone]),
+        "tombstones": rows.write_tombstones(
+            inventory.writing, f"tables/{TABLE}/tombstones.bin", [gone], {}
+        ),
         "sketch": {"file": f"tables/{TABLE}/sketch.bin", "bytes": 256},
     }
 
@@ -170,9 +172,10 @@ def write_rows(inventory, records, suffix, files):
 
     keep, rows.BYTES_PER_FILE = rows.BYTES_PER_FILE, max(1, records.nbytes // files)
     try:
-        return rows.write(
-            inventory.writing, f"tables/{TABLE}", suffix, DTYPE.itemsize, len(records), between
-        )
+        count = rows.files_needed(len(records), DTYPE.itemsize)
+        names = [rows.file_name(f"tables/{TABLE}", index, suffix) for index in range(count)]
+        hashes_of = rows.ranges(count)
+        return rows.write_files(inventory.writing, names, hashes_of, DTYPE.itemsize, between)
     finally:
         rows.BYTES_PER_FILE = keep
 

@@ -24,7 +24,7 @@ from tnctl.data.raw_rows import raw_rows
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Slot
-from tnctl.tables import checksums
+from tnctl.tables.text import RECORD_BYTES, crc32c
 
 LINE, VALUES = limits.LINE_BYTES, limits.ROW_VALUES
 
@@ -79,12 +79,12 @@ def test_a_line_at_the_limit_and_one_beyond(tmp_path, opened, format):
 
 
 def test_records_have_the_limit_of_lines():
-    assert checksums.RECORD_BYTES == limits.LINE_BYTES
+    assert RECORD_BYTES == limits.LINE_BYTES
 
 
 def length_of_a_record(size):
     length = size.to_bytes(8, "little")
-    crc = checksums.crc32c(length)
+    crc = crc32c(length)
     return length + (((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32).to_bytes(4, "little")
 
 

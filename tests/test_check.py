@@ -13,10 +13,10 @@ import pytest
 
 from tnctl.cli.check import short, span
 from tnctl.data.id_growth import growth
+from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.training import forecast, loop
-from tnctl.training.forecast import INDEX_BYTES
 from tnctl.training.sample_ids import first_met
 
 SAMPLE = 100_000

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tnctl import documents, files, manifest
-from tnctl.checkpoint import listing, pruning, verification
+from tnctl.checkpoint import difference, listing, rows, verification
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Parent
 from tnctl.cli.checkpoint import PARTS
@@ -426,28 +426,13 @@ def test_diff_of_other_tables_and_variables(cli, saved, home, monkeypatch):
     assert "dense deep/other" in difference["incomparable"]
 
 
-def test_blocks_of_any_size_match(saved):
+def test_blocks_of_any_size_match(saved, monkeypatch):
     """However the rows come, the same pairs are found."""
-    from tnctl.checkpoint.difference import matched
-
-    checkpoints = [open_checkpoint(saved[n].folder) for n in (0, 3)]
-    parts = [checkpoint.manifest.tables[0] for checkpoint in checkpoints]
-    arrays = [dict_checkpoints.as_array(saved[n].rows.values()) for n in (0, 3)]
-    expected = len({*saved[0].rows} & {*saved[3].rows})
-    for size in (1, 2, 3, 7, 100, 10_000):
-        streams = [
-            iter([array[at : at + size] for at in range(0, len(array), size)]) for array in arrays
-        ]
-        pairs, first, second = [], 0, 0
-        for block in matched(
-            streams[0], parts[0], streams[1], parts[1], [*dict_checkpoints.GROUPS]
-        ):
-            first, second = first + len(block.first), second + len(block.second)
-            left, right = block.first[block.first_places], block.second[block.second_places]
-            assert (left["id"] == right["id"]).all()
-            assert (left["group"] == right["group"]).all()
-            pairs += left["id"].tolist()
-        assert (len(pairs), first, second) == (expected, len(saved[0].rows), len(saved[3].rows))
+    both = [open_checkpoint(saved[n].folder) for n in (0, 3)]
+    whole = difference.compare(*both)
+    for size in (1, 200, 1000, 10_000):
+        monkeypatch.setattr(rows, "BYTES_PER_READ", size)
+        assert difference.compare(*both) == whole
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
@@ -547,7 +532,7 @@ def stored(number, parent=None, problem=None):
     ],
 )  # fmt: skip
 def test_what_is_pruned(checkpoints, keep, protected, removed):
-    plan = pruning.plan(listing.with_chains(checkpoints), keep, protected)
+    plan = listing.plan(listing.with_chains(checkpoints), keep, protected)
     assert [checkpoint.step for checkpoint in plan.removed] == removed
     assert {*plan.kept} == {
         checkpoint.name for checkpoint in checkpoints if checkpoint.step not in removed

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,24 +94,23 @@ class Divided:
         """The keys, REMOVED_DTYPE [n], have no row any more."""
         self.removed = dict.fromkeys(range(len(self.writers)), keys)
 
-    def _tables(self, model, rank, taken=False):
+    def _part_of(self, model, rank, taken=False):
         nothing = np.empty(0, REMOVED_DTYPE)
         removed = self.removed.pop(rank, nothing) if taken else nothing
-        for place, named in enumerate(owners.tables_of(model)):
-            table = PartOfTable(named.table, rank, len(self.writers), removed)
-            if self.loaded is not None:
-                table = self.loaded[rank][place]
-            yield dataclasses.replace(named, table=table)
+        tables = [PartOfTable(table, rank, len(self.writers), removed) for table in model.tables]
+        if self.loaded is not None:
+            tables = self.loaded[rank]
+        return SimpleNamespace(layout=model.layout, tables=tables)
 
     def measure(self, model, *, is_delta):
         return [
-            through_json(writer.measure(list(self._tables(model, rank)), is_delta=is_delta))
+            through_json(writer.measure(self._part_of(model, rank), is_delta=is_delta))
             for rank, writer in enumerate(self.writers)
         ]
 
     def stage(self, model, requests):
         return [
-            through_json(writer.stage(list(self._tables(model, rank, True)), through_json(request)))
+            through_json(writer.stage(self._part_of(model, rank, True), through_json(request)))
             for rank, (writer, request) in enumerate(zip(self.writers, requests, strict=True))
         ]
 
@@ -278,7 +278,7 @@ def test_commands_that_read_checkpoints(written, tmp_path):
     for number in (1, 2):
         single, several = opened(folders[1][number]), opened(folders[3][number])
         assert verification.verify(several.folder).findings == []
-        shown = [checkpoint_inspection.inspect(c).to_json() for c in (single, several)]
+        shown = [checkpoint_inspection.inspect(c) for c in (single, several)]
         for content in shown:
             content["tables"][0]["files"] = 0
             for group in content["tables"][0]["groups"]:  # sums of floats, block after block
@@ -387,8 +387,8 @@ def crash_at(at, monkeypatch, action, killed):
     with monkeypatch.context() as patch:
         patch.setattr(spool.StagedFiles, "_finish", after(spool.StagedFiles._finish))
         patch.setattr(rows, "write_files", after(rows.write_files))
-        patch.setattr(owners.tombstones, "write_range", after(owners.tombstones.write_range))
-        patch.setattr(owners.sketch_file, "write_range", after(owners.sketch_file.write_range))
+        patch.setattr(rows, "write_tombstones", after(rows.write_tombstones))
+        patch.setattr(rows, "write_sketch", after(rows.write_sketch))
         patch.setattr(spool, "FINISHERS", 1)
         if killed:
             patch.setattr(spool.Spool, "abandon", lambda _: None)

@@ -21,7 +21,7 @@ from tnctl.cluster.workers import share
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import kept_negatives
 from tnctl.errors import Failure, UserError
-from tnctl.tables.shards import shards_of
+from tnctl.tables.plans import shards_of
 from tnctl.training.training_run import train
 
 BATCH, STEPS = 32, 8  # of one worker, in a pass

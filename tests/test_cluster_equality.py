@@ -11,8 +11,8 @@ from micro_batches import MicroBatches
 from test_cluster import conf_of
 from unreliable_transport import UnreliableTransport
 
-from tnctl.checkpoint import dense_file, owners, rows, sketch_file
-from tnctl.checkpoint.load import open_checkpoint
+from tnctl.checkpoint import dense_file, owners, rows
+from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0 import cluster_workers
 
 ROWS = (165, 101, 48, 70)  # of the workers: batches of 16, of which the last may be short
@@ -86,7 +86,7 @@ def assert_equal(folder, state):
         counts = [
             block.tobytes()
             for entry in table.all_sketch_files
-            for block in sketch_file.blocks(checkpoint, entry)
+            for block in rows.sketch_blocks(checkpoint, entry)
         ]
         assert b"".join(counts) == sketch, f"{folder} {table.name}"
     saved_dense = dense_file.floats(checkpoint.folder, checkpoint.manifest)

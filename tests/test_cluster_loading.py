@@ -11,7 +11,7 @@ from mutated_documents import reseal
 from test_checkpoint_owners import DividedRun, _graph, in_json
 
 from tnctl.checkpoint import dense_file
-from tnctl.checkpoint.load import open_checkpoint
+from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.workers import follower
 from tnctl.manifest import DamagedError

@@ -26,7 +26,7 @@ from tnctl.tables import (
     key_hashes,
     weighted_sum,
 )
-from tnctl.tables.optimizer_kinds import NAMES
+from tnctl.tables.plans import NAMES
 
 GROUPS = {0: "user", 5: "item"}
 SLOTS = [SlotPlan(0, "sum", 0), SlotPlan(5, "mean", 3), SlotPlan(5, "sqrtn", 6, apart=True)]

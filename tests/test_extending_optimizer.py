@@ -38,7 +38,7 @@ STEPS = """\
 import json, sys
 import numpy as np
 from tnctl import documents, schema
-from tnctl.checkpoint.table_document import Optimizer as Saved
+from tnctl.checkpoint.document import Optimizer as Saved
 from tnctl.model.layout import table_optimizer
 from tnctl.tables import DenseTable, Initial, Pool, Segment, SlotPlan, SparseTable, Workspace
 

@@ -20,7 +20,6 @@ from tnctl import documents, manifest, schema
 from tnctl.checkpoint import (
     dense_file,
     rows,
-    sketch_file,
     verification,
 )
 from tnctl.checkpoint.chain import open_checkpoint
@@ -188,7 +187,7 @@ def everything(folder):
     checkpoint = open_checkpoint(folder)
     [part] = checkpoint.manifest.tables
     table = SimpleNamespace(sketch=np.zeros(256, np.uint8))
-    sketch_file.read(checkpoint, part, table)
+    rows.read_sketch(checkpoint, part, table)
     return (
         checkpoint.manifest,
         b"".join(records.tobytes() for records in rows.stream(checkpoint, part.name)),

@@ -10,7 +10,7 @@ import pytest
 
 from tnctl import documents, schema
 from tnctl.data.batches import taken
-from tnctl.data.day_records import DayRecord
+from tnctl.data.day_records import DayRecord, OfDay
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.split_scoring import features_of
@@ -19,7 +19,7 @@ from tnctl.model.parameters import LocalParameters
 from tnctl.schema import Gate
 from tnctl.tables.columns import hash_bytes, mix64
 from tnctl.training.days import day_figures, gate
-from tnctl.training.days.day_figures import DayFigures, Distinct, OfDay, Repeats
+from tnctl.training.days.day_figures import DayFigures, Distinct, Repeats
 from tnctl.training.days.gate import findings, turned_round
 
 ROWS = 2000

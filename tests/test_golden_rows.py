@@ -27,7 +27,6 @@ from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model.layout import CVM_COLUMNS
 from tnctl.serving import graph_inputs
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import splitting
@@ -38,6 +37,7 @@ from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_checks import GoldenFile, golden_of_checkpoint
+from tnctl.tables.records import CVM_COLUMNS
 from tnctl.training.training_run import train
 
 SLOTS = {

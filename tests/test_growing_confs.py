@@ -10,7 +10,7 @@ from mutated_documents import reseal
 
 from tnctl import saved_conf, schema
 from tnctl.checkpoint import load
-from tnctl.checkpoint.completed_conf import completed, differing_keys
+from tnctl.checkpoint.chain import completed, differing_keys
 from tnctl.errors import UserError
 from tnctl.model.recipe_settings import defaults_of
 from tnctl.schema import keys

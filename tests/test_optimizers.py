@@ -19,7 +19,7 @@ from tnctl.tables import (
     SparseTable,
     Workspace,
     decay_factors,
-    optimizer_kinds,
+    plans,
     weight_factors,
 )
 
@@ -629,8 +629,8 @@ def test_states_have_names(rule: str) -> None:
 
 def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
     """By its own names: csrc/tn_optimizer.c is where they are declared."""
-    assert set(schema.RULES) == {*optimizer_kinds.NAMES, "adamw"}
-    assert schema.RULES["adamw"] == schema.RULES["adam"] == dict(optimizer_kinds.settings("adam"))
+    assert set(schema.RULES) == {*plans.NAMES, "adamw"}
+    assert schema.RULES["adamw"] == schema.RULES["adam"] == dict(plans.settings("adam"))
     assert schema.RULES["sgd"] == {"momentum": 0.0, "nesterov": False}
     assert schema.RULES["ftrl"] == {"initial_accumulator": 0.0, "l1": 0.0, "beta": 1.0}
     assert schema.RULES["tensornet_adagrad"] == {
@@ -642,7 +642,7 @@ def test_the_schema_has_the_optimizers_and_settings_of_the_table_in_c() -> None:
     for name in schema.RULES:
         in_c, settings = schema.Optimizer(name=name).in_c(None, 1)
         assert in_c == ("adam" if name == "adamw" else name)
-        assert set(settings) == {*optimizer_kinds.settings(in_c), *optimizer_kinds.EXTRAS}
+        assert set(settings) == {*plans.settings(in_c), *plans.EXTRAS}
     assert schema.Optimizer(name="adamw").in_c("tensornet", 1)[0] == "tensornet_adam"
 
 
@@ -658,9 +658,9 @@ def test_initial_gradients_are_of_examples_and_not_of_batches() -> None:
 
 
 def test_defaults_come_from_the_table_in_c() -> None:
-    assert Optimizer("adam", 0.1).epsilon == optimizer_kinds.settings("adam")["epsilon"] == 1e-7
+    assert Optimizer("adam", 0.1).epsilon == plans.settings("adam")["epsilon"] == 1e-7
     assert Optimizer("adagrad", 0.1).beta == 0.0  # it has none
     with pytest.raises(TypeError, match="no setting momentun"):
         Optimizer("sgd", 0.1, momentun=0.9)
-    rows_only = [name for name in optimizer_kinds.NAMES if KINDS[name].rows_only]
+    rows_only = [name for name in plans.NAMES if KINDS[name].rows_only]
     assert rows_only == ["tensornet_ftrl"]

@@ -411,7 +411,7 @@ def test_rows_of_lower_precision_and_left_out_ones(artefacts, trained, expected,
 
 def test_several_heads_are_named(tmp_path):
     """As `tnctl predict` names them."""
-    from tnctl.serving.scoring import writing
+    from tnctl.evaluation.predictions import writing
 
     columns = {"prediction_ctr": np.float32([0.5, 0.25]), "logit_ctr": np.float32([0, np.nan])}
     with (tmp_path / "a").open("wb") as stream:

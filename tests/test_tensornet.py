@@ -13,7 +13,7 @@ import tensornet_files as tn
 
 from tnctl.checkpoint import rows as checkpoint_rows
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
-from tnctl.checkpoint.decayed_rows import shows_as_read, unseen_days
+from tnctl.checkpoint.rows import shows_as_read, unseen_days
 from tnctl.errors import Failure, UserError
 from tnctl.tensornet import dense_weights, table_files
 from tnctl.tensornet.table_files import ADAGRAD, ADAM, FTRL, RULES, RowForm

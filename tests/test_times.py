@@ -17,7 +17,7 @@ from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.statistics import Statistics, measure
 from tnctl.errors import Failure, UserError
-from tnctl.tables import c_times
+from tnctl.tables import columns as c_columns
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEAST, AFTER = -62_135_596_800, 253_402_300_800  # seconds of year 1 and of year 10000
@@ -29,7 +29,7 @@ def read(texts, format="iso", ahead=0):
     """Times of texts in microseconds; None where they are none."""
     data = [text if isinstance(text, bytes) else text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, data)]).astype(np.int64)
-    values, wrong = c_times.of_texts(b"".join(data), ends, format, ahead)
+    values, wrong = c_columns.times_of_texts(b"".join(data), ends, format, ahead)
     return [None if bad else int(value) for value, bad in zip(values, wrong, strict=True)]
 
 
@@ -245,7 +245,7 @@ def check_parts(seed, rows):
             "day": [(local[row].date() - EPOCH.date()).days % 2**64 for row in kept],
         }
         for part, ids in expected.items():
-            assert c_times.parts(values[kept], part, ahead).tolist() == ids, part
+            assert c_columns.time_parts(values[kept], part, ahead).tolist() == ids, part
 
 
 def test_parts_are_those_of_datetime():
@@ -260,11 +260,13 @@ def test_parts_of_a_million_times_are_those_of_datetime():
 def test_numbers_since_1970():
     seconds = 1_795_182_309.25
     for format, factor in (("epoch_s", 1), ("epoch_ms", 1e3), ("epoch_us", 1e6), ("epoch_ns", 1e9)):
-        values, wrong = c_times.of_numbers(np.array([seconds * factor, -0.5 * factor]), format)
+        values, wrong = c_columns.times_of_numbers(
+            np.array([seconds * factor, -0.5 * factor]), format
+        )
         assert values.tolist() == [1_795_182_309_250_000, -500_000]
         assert not wrong.any()
     odd = np.array([np.nan, np.inf, -np.inf, LEAST, LEAST - 1, AFTER - 1, AFTER, 1e300])
-    values, wrong = c_times.of_numbers(odd, "epoch_s")
+    values, wrong = c_columns.times_of_numbers(odd, "epoch_s")
     assert wrong.tolist() == [True, True, True, False, True, False, True, True]
     assert (values[wrong] == 0).all()
 

@@ -11,9 +11,9 @@ import pytest
 from tnctl import documents, schema
 from tnctl.checkpoint import chain
 from tnctl.checkpoint.document import Clock
+from tnctl.checkpoint.document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.document import Segment as SavedSegment
 from tnctl.checkpoint.load import load
-from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
-from tnctl.checkpoint.table_document import Segment as SavedSegment
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError

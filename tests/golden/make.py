@@ -203,25 +203,23 @@ def chain(values: dict[str, Any]) -> list[str]:
 def owners(values: dict[str, Any], folder: str, to: str, count: int = 3) -> None:
     """Write the model of a checkpoint as owners do that have a range of hashes each."""
     from tnctl import schema
-    from tnctl.checkpoint import load, parts, rows, staging
-    from tnctl.checkpoint.owners import tables_of, write_part
+    from tnctl.checkpoint import load, rows, staging
+    from tnctl.checkpoint.owners import PartRequest, PartSize, named, write_part
     from tnctl.manifest import Inventory
     from tnctl.model import building
     from tnctl.tables import shards_of
 
     checkpoint, conf = load.open_checkpoint(folder), schema.from_values(values)
-    inventory, size = Inventory(to), parts.PartSize(files=(1,), bytes=0)
+    inventory, size = Inventory(to), PartSize(files=(1,), bytes=0)
     models, staged = [], []
     [table] = checkpoint.manifest.tables
-    for rank, names in enumerate(parts.named([table.name], [size] * count, "")):
+    for rank, names in enumerate(named([table.name], [size] * count, "")):
         shards = shards_of(rank, count)
         models.append(building.build(conf, checkpoint.statistics))
         load.fill(checkpoint, models[-1], shards)
-        request = parts.PartRequest(
-            folder="owners", step=checkpoint.step, changed_from=0, tables=names
-        )
+        request = PartRequest(folder="owners", step=checkpoint.step, changed_from=0, tables=names)
         removed = rows.tombstones(checkpoint, table.name, *shards.hashes)
-        part = write_part(inventory.writing, tables_of(models[-1]), request, [removed], shards)
+        part = write_part(inventory.writing, models[-1], request, [removed], shards)
         staged.append(part)
     contents = staging.Contents(
         clock=checkpoint.clock,

@@ -172,7 +172,7 @@ class Run:
         pandas the result has the index, which `to_pandas` returns. Raises UserError for what is
         no table, and Failure for a missing column or the first value that cannot be read.
         """
-        from tnctl.evaluation.table_predictions import predict_table
+        from tnctl.evaluation.predictions import predict_table
 
         with in_one_line(), self._lock:
             return predict_table(self._inference, self._conf, table)
@@ -187,7 +187,7 @@ class Run:
         of life.shows.cvm at its end, if they have one. Without a row they are zeros. Raises
         UserError and Failure.
         """
-        from tnctl.evaluation.value_rows import value_rows
+        from tnctl.evaluation.model_readers import value_rows
 
         with in_one_line(), self._lock:
             return value_rows(self._reader, slot, values)

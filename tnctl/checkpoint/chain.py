@@ -2,28 +2,29 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tnctl import files, manifest, saved_conf
-from tnctl.checkpoint.completed_conf import completed
+from tnctl import files, manifest, saved_conf, schema
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
     Parent,
     Position,
     Sessions,
+    Table,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine, parse_lines
-from tnctl.checkpoint.table_document import Table
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.statistics import Statistics
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.limits import MANIFEST_BYTES
 from tnctl.manifest import DamagedError
+from tnctl.masking import bare_conf
+from tnctl.model.recipe_settings import defaults_of
 from tnctl.progress import say
 
 FOLDER = "checkpoints"
@@ -277,3 +278,23 @@ def offering(checkpoint: Checkpoint) -> Iterator[None]:
             raise
         way = f"Take the one before it: checkpoint={earlier.folder}"
         raise DamagedError(error.folder, error.what, way) from error
+
+
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values of a conf with all keys, and with all settings of its shipped recipe.
+
+    A key that is absent has the value that the version without it worked by
+    (`tnctl.schema.values.ABSENT`).
+    """
+    full = schema.completed(values)
+    recipe = full["recipe"]
+    if isinstance(recipe, Mapping):
+        defaults = defaults_of(str(recipe.get("name"))).items()
+        # Behind those that are there: a conf that is saved again keeps its order.
+        full["recipe"] = {**recipe, **{key: value for key, value in defaults if key not in recipe}}
+    return full
+
+
+def differing_keys(values: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
+    """The dotted keys whose values differ, of a conf and a saved one; secrets of URLs do not."""
+    return schema.differences(bare_conf(completed(values)), bare_conf(completed(saved)))

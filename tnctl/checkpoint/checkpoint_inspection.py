@@ -1,20 +1,16 @@
 """What is in a checkpoint: counts, norms, ages, shows, lineage. Rows are streamed, once."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import documents
 from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
-from tnctl.checkpoint.document import Clock, Position
-from tnctl.checkpoint.table_document import Optimizer, Segment, Table
-from tnctl.model.recalibration import Recalibration
+from tnctl.checkpoint.document import Table
+from tnctl.documents import plain
 from tnctl.progress import Display
 
 LARGEST = 10
@@ -22,237 +18,156 @@ EXPONENTS = 2200  # all of float64's, from -1074 on
 LEAST = -1100
 
 
-class Histogram:
-    """Counts of numbers from 0 on: zero by itself, then [2^k, 2^(k+1)) for every k."""
-
-    def __init__(self) -> None:
-        self._zeros = 0
-        self._counts = np.zeros(EXPONENTS, np.int64)
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Count values, float64 [n]; negative ones and those that are not finite are left out."""
-        above = values[np.isfinite(values) & (values > 0)]
-        self._zeros += int((values == 0).sum())
-        exponents = np.frexp(above)[1].astype(np.int64) - 1 - LEAST
-        self._counts += np.bincount(exponents, minlength=EXPONENTS)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """The bins that have something in them, ascending; that of zero is from 0 below 0."""
-        filled = np.flatnonzero(self._counts)
-        edges = np.ldexp(1.0, filled + LEAST).tolist()
-        zero = [{"from": 0.0, "below": 0.0, "rows": self._zeros}] if self._zeros else []
-        return zero + [
-            {"from": edge, "below": 2 * edge, "rows": count}
-            for edge, count in zip(edges, self._counts[filled].tolist(), strict=True)
-        ]
-
-
-@dataclass
-class GroupInspection:
-    """The rows of one share group."""
-
-    name: str
-    rows: int
-    admitted: int  # ids that ever got a row
-    waiting: int  # about how many ids are counted and have no row yet
-    evicted: int
-    mean_norm: float = 0.0
-    most_norm: float = 0.0
-    shows: float | None = None  # decayed, of all rows
-    clicks: float | None = None
-
-
-@dataclass
-class Large:
-    """A row and its norm."""
-
-    id: int
-    group: str
-    norm: float
-
-
-@dataclass
-class TableInspection:
-    """The rows of one table."""
-
-    name: str
-    rows: int
-    record_bytes: int
-    files: int
-    segments: tuple[Segment, ...]
-    groups: list[GroupInspection]
-    norms: Histogram = field(default_factory=Histogram)
-    shows: Histogram | None = None
-    age_steps: Histogram = field(default_factory=Histogram)
-    age_days: Histogram | None = None
-    largest: list[Large] = field(default_factory=list)
-    not_finite: int = 0  # rows with a weight or state that is NaN or infinite
-    not_finite_first: Large | None = None
-    tombstones: int = 0
-    sketch_bytes: int = 0
-
-
-@dataclass
-class DenseVariable:
-    """A dense variable, and the norm of its weights."""
-
-    name: str
-    shape: tuple[int, ...]
-    norm: float
-
-
-@dataclass
-class DenseInspection:
-    """The dense weights."""
-
-    weights: int
-    bytes: int
-    step: int
-    optimizer: Optimizer
-    states: tuple[str, ...]
-    variables: list[DenseVariable]
-    not_finite: int  # weights, states and moving statistics that are NaN or infinite
-
-
-@dataclass
-class Inspection:
-    """All that `tnctl checkpoint inspect` finds."""
-
-    folder: str
-    step: int
-    days: Sequence[tuple[int, int]]
-    kind: str
-    chain: list[str]
-    finished: bool
-    bytes: int
-    chain_bytes: int
-    position: Position
-    recipe: str
-    conf_sha256: str
-    sha256: str
-    tnctl: str
-    tables: list[TableInspection]
-    dense: DenseInspection
-    metrics: dict[str, float]  # of these weights, empty where they were not evaluated
-    steps_trained: int  # of which `step` is the best, if it is less
-    recalibration: dict[str, Recalibration]  # by head
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        described: dict[str, Any] = documents.plain(self)
-        for table, values in zip(self.tables, described["tables"], strict=True):
-            for name in ("norms", "shows", "age_steps", "age_days"):
-                histogram = getattr(table, name)
-                values[name] = histogram and histogram.to_json()
-            if table.not_finite_first:
-                values["not_finite_first"]["norm"] = None
-        return described
-
-
-def inspect(checkpoint: Checkpoint) -> Inspection:
-    """Read all of a checkpoint. Raises Failure where it is damaged."""
+def inspect(checkpoint: Checkpoint) -> dict[str, Any]:
+    """All that `tnctl checkpoint inspect` shows, as JSON. Raises Failure where it is damaged."""
     content, chain = checkpoint.manifest, checkpoint.chain()
+    tables: list[dict[str, Any]] = []
     with Display("inspect", content.rows) as display:
-        tables: list[TableInspection] = []
         for table in content.tables:
-            done = sum(findings.rows for findings in tables)
-            tables.append(inspect_table(checkpoint, table, display, done))
-    return Inspection(
-        folder=checkpoint.folder,
-        step=checkpoint.step,
-        days=list(checkpoint.clock.days),
-        kind=content.kind,
-        chain=[link.folder for link in chain],
-        finished=content.finished,
-        bytes=content.total_bytes,
-        chain_bytes=sum(link.manifest.total_bytes for link in chain),
-        position=content.position,
-        recipe=content.recipe.name,
-        conf_sha256=content.files[content.conf].sha256,
-        sha256=content.sha256,
-        tnctl=content.tnctl,
-        tables=tables,
-        dense=inspect_dense(checkpoint),
-        metrics=validation_figures(checkpoint),
-        steps_trained=content.steps_trained,
-        recalibration=dict(content.recalibration or {}),
+            tables.append(inspect_table(checkpoint, table, display, tables))
+    report: dict[str, Any] = plain(
+        {
+            "folder": checkpoint.folder,
+            "step": checkpoint.step,
+            "days": checkpoint.clock.days,
+            "kind": content.kind,
+            "chain": [link.folder for link in chain],
+            "finished": content.finished,
+            "bytes": content.total_bytes,
+            "chain_bytes": sum(link.manifest.total_bytes for link in chain),
+            "position": content.position,
+            "recipe": content.recipe.name,
+            "conf_sha256": content.files[content.conf].sha256,
+            "sha256": content.sha256,
+            "tnctl": content.tnctl,
+            "tables": tables,
+            "dense": inspect_dense(checkpoint),
+            # Of these weights, empty where they were not evaluated.
+            "metrics": validation_figures(checkpoint),
+            # `step` is the best of them, if it is less.
+            "steps_trained": content.steps_trained,
+            "recalibration": content.recalibration or {},
+        }
     )
+    return report
 
 
 def inspect_table(
-    checkpoint: Checkpoint, table: Table, display: Display, done: int
-) -> TableInspection:
+    checkpoint: Checkpoint, table: Table, display: Display, earlier: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One pass over the rows of a table, all links of its chain merged.
 
-    `done` is how many rows of other tables were read before.
+    `earlier` are the tables that were read before.
     """
-    findings = TableInspection(
-        name=table.name,
-        rows=0,
-        record_bytes=table.record_dtype.itemsize,
-        files=sum(len(link.table(table.name).files) for link in checkpoint.chain()),
-        segments=table.segments,
-        groups=[
-            GroupInspection(group.name, 0, group.admitted, group.waiting, group.evicted)
-            for group in table.groups
-        ],
-        shows=Histogram() if table.life.shows else None,
-        age_days=Histogram() if checkpoint.clock.days else None,
-        tombstones=sum(len(removed) for removed in rows.tombstones(checkpoint, table.name)),
-        sketch_bytes=table.sketch_bytes,
-    )
-    for records in known_rows(checkpoint, table.name):
-        add_rows(findings, records, table, checkpoint.clock)
-        findings.rows += len(records)
-        display.update(done + findings.rows, f"{done + findings.rows:,} rows")
-    for group in findings.groups:
-        group.mean_norm /= max(group.rows, 1)  # it was the sum until here
-    return findings
-
-
-def add_rows(findings: TableInspection, records: NDArray[Any], table: Table, clock: Clock) -> None:
-    """Take records [n] of the table's dtype into the findings; `mean_norm` is made a sum."""
-    outputs = {segment.output: segment.name for segment in table.segments}
-    # The norms are of the embedding, or else of the linear weight.
-    weights = as_read(records, table, clock.step)[outputs.get("concat") or outputs["sum"]]
-    norms, finite = lengths(weights), all_finite(records)
-    norms[~finite] = 0
-    findings.norms.add(norms)
-    findings.age_steps.add((clock.step - records["changed"].astype(np.int64)).astype(np.float64))
-    if findings.age_days is not None:
-        findings.age_days.add(unseen_days(records["changed"], clock.days).astype(np.float64))
-    groups = {
-        group.number: of_group
-        for group, of_group in zip(table.groups, findings.groups, strict=True)
+    done = sum(of_table["rows"] for of_table in earlier)
+    removed = sum(len(removed) for removed in rows.tombstones(checkpoint, table.name))
+    findings = RowFigures(checkpoint, table)
+    for records in rows.known_rows(checkpoint, table.name):
+        findings.add(records)
+        read = done + int(findings.counts.sum())
+        display.update(read, f"{read:,} rows")
+    return {
+        "name": table.name,
+        "rows": int(findings.counts.sum()),
+        "record_bytes": table.record_dtype.itemsize,
+        "files": sum(len(link.table(table.name).files) for link in checkpoint.chain()),
+        "segments": table.segments,
+        "groups": findings.groups(),
+        **findings.histograms(),
+        "largest": findings.largest,
+        "not_finite": findings.not_finite,  # rows with a weight or state that is NaN or infinite
+        "not_finite_first": findings.not_finite_first,
+        "tombstones": removed,
+        "sketch_bytes": table.sketch_bytes,
     }
-    numbers, most = records["group"], max(groups) + 1
-    largest_norms = np.zeros(most)
-    np.maximum.at(largest_norms, numbers, norms)
-    counts, sums = np.bincount(numbers, minlength=most), np.bincount(numbers, norms, most)
-    for number, group in groups.items():
-        group.rows += int(counts[number])
-        group.mean_norm += float(sums[number])
-        group.most_norm = max(group.most_norm, float(largest_norms[number]))
-    if findings.shows is not None:
-        shows, clicks = shows_as_read(records, table, clock.days)
-        findings.shows.add(shows)
-        show_sums, click_sums = (np.bincount(numbers, v, most) for v in (shows, clicks))
-        for number, group in groups.items():
-            group.shows = (group.shows or 0) + float(show_sums[number])
-            group.clicks = (group.clicks or 0) + float(click_sums[number])
 
-    def large(place: int) -> Large:
-        record = records[place]
-        return Large(int(record["id"]), groups[int(record["group"])].name, float(norms[place]))
 
-    least = findings.largest[-1].norm if len(findings.largest) == LARGEST else -1.0
-    places = np.flatnonzero(norms > least)
-    places = places[np.argsort(-norms[places], kind="stable")[:LARGEST]]
-    candidates = [*findings.largest, *map(large, places.tolist())]
-    findings.largest = sorted(candidates, key=lambda row: -row.norm)[:LARGEST]
-    findings.not_finite += int((~finite).sum())
-    if findings.not_finite_first is None and not finite.all():
-        findings.not_finite_first = replace(large(int(np.argmin(finite))), norm=math.nan)
+class RowFigures:
+    """Sums over the rows of a table, by the groups' numbers."""
+
+    def __init__(self, checkpoint: Checkpoint, table: Table) -> None:
+        self._table, self._clock = table, checkpoint.clock
+        self._names = {group.number: group.name for group in table.groups}
+        self._most = max(self._names) + 1
+        self.counts = np.zeros(self._most, np.int64)
+        self._norms, self._most_norms, self._shows, self._clicks = np.zeros((4, self._most))
+        self._histograms: dict[str, NDArray[np.int64]] = {}
+        self.largest: list[dict[str, Any]] = []
+        self.not_finite = 0
+        self.not_finite_first: dict[str, Any] | None = None
+
+    def add(self, records: NDArray[Any]) -> None:
+        """Take records [n] of the table's dtype into the sums."""
+        table, clock, numbers = self._table, self._clock, records["group"]
+        outputs = {segment.output: segment.name for segment in table.segments}
+        # The norms are of the embedding, or else of the linear weight.
+        weights = rows.as_read(records, table, clock.step)[outputs.get("concat") or outputs["sum"]]
+        norms, finite = lengths(weights), all_finite(records)
+        norms[~finite] = 0
+        self._count("norms", norms)
+        self._count("age_steps", clock.step - records["changed"].astype(np.float64))
+        if clock.days:
+            self._count("age_days", rows.unseen_days(records["changed"], clock.days))
+        self.counts += np.bincount(numbers, minlength=self._most)
+        self._norms += np.bincount(numbers, norms, self._most)
+        np.maximum.at(self._most_norms, numbers, norms)
+        if table.life.shows:
+            shows, clicks = rows.shows_as_read(records, table, clock.days)
+            self._count("shows", shows)
+            self._shows += np.bincount(numbers, shows, self._most)
+            self._clicks += np.bincount(numbers, clicks, self._most)
+        first = np.argsort(-norms, kind="stable")[:LARGEST].tolist()
+        candidates = [*self.largest, *(self._large(records[at], float(norms[at])) for at in first)]
+        self.largest = sorted(candidates, key=lambda row: -row["norm"])[:LARGEST]
+        self.not_finite += int((~finite).sum())
+        if self.not_finite_first is None and not finite.all():
+            self.not_finite_first = self._large(records[np.argmin(finite)], None)
+
+    def _large(self, record: Any, norm: float | None) -> dict[str, Any]:
+        """A row and its norm."""
+        return {"id": int(record["id"]), "group": self._names[int(record["group"])], "norm": norm}
+
+    def _count(self, name: str, values: NDArray[Any]) -> None:
+        """Count numbers [n] from 0 on: zeros, then those in [2^k, 2^(k + 1)) for every k."""
+        values = values[np.isfinite(values) & (values >= 0)].astype(np.float64)
+        bins = np.where(values > 0, np.frexp(values)[1] - LEAST, 0)
+        counts = np.bincount(bins, minlength=EXPONENTS + 1)
+        self._histograms[name] = self._histograms.get(name, 0) + counts
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The figures of each share group; shows and clicks are decayed, of all its rows."""
+        has_shows = self._table.life.shows and self.counts.any()
+        return [
+            {
+                "name": group.name,
+                "rows": int(self.counts[group.number]),
+                "admitted": group.admitted,  # ids that ever got a row
+                "waiting": group.waiting,  # about how many ids are counted and have no row yet
+                "evicted": group.evicted,
+                "mean_norm": self._norms[group.number] / max(self.counts[group.number], 1),
+                "most_norm": float(self._most_norms[group.number]),
+                "shows": float(self._shows[group.number]) if has_shows else None,
+                "clicks": float(self._clicks[group.number]) if has_shows else None,
+            }
+            for group in self._table.groups
+        ]
+
+    def histograms(self) -> dict[str, Any]:
+        """The bins that have something in them, ascending; that of zero is from 0 below 0."""
+        life, days = self._table.life, self._clock.days
+        known = {"norms": True, "shows": life.shows, "age_steps": True, "age_days": bool(days)}
+        histograms: dict[str, Any] = {}
+        for name, is_known in known.items():
+            counts = self._histograms.get(name, np.zeros(0, np.int64))
+            bins = np.flatnonzero(counts).tolist()
+            edges = [math.ldexp(1.0, k + LEAST - 1) if k else 0.0 for k in bins]
+            histograms[name] = None
+            if is_known:
+                histograms[name] = [
+                    {"from": edge, "below": 2 * edge, "rows": int(counts[k])}
+                    for edge, k in zip(edges, bins, strict=True)
+                ]
+        return histograms
 
 
 def lengths(weights: NDArray[Any]) -> NDArray[np.float64]:
@@ -272,23 +187,28 @@ def all_finite(records: NDArray[Any]) -> NDArray[np.bool_]:
     return finite
 
 
-def inspect_dense(checkpoint: Checkpoint) -> DenseInspection:
+def inspect_dense(checkpoint: Checkpoint) -> dict[str, Any]:
     """The dense weights: how many, their norm by variable, and what is not finite."""
     described = checkpoint.manifest.dense
     parts = dense_file.variables(checkpoint.folder, checkpoint.manifest)
     arrays = [array for part in parts for array in part.values()]
-    return DenseInspection(
-        weights=sum(weights.size for weights in parts[0].values()),
-        bytes=sum(array.nbytes for array in arrays),
-        step=described.step,
-        optimizer=described.optimizer,
-        states=described.states,
-        variables=[
-            DenseVariable(name, weights.shape, float(np.linalg.norm(weights.astype(np.float64))))
+    return {
+        "weights": sum(weights.size for weights in parts[0].values()),
+        "bytes": sum(array.nbytes for array in arrays),
+        "step": described.step,
+        "optimizer": described.optimizer,
+        "states": described.states,
+        "variables": [
+            {
+                "name": name,
+                "shape": weights.shape,
+                "norm": float(np.linalg.norm(weights.astype(np.float64))),
+            }
             for name, weights in parts[0].items()
         ],
-        not_finite=sum(int((~np.isfinite(array)).sum()) for array in arrays),
-    )
+        # Weights, states and moving statistics that are NaN or infinite.
+        "not_finite": sum(int((~np.isfinite(array)).sum()) for array in arrays),
+    }
 
 
 def validation_figures(checkpoint: Checkpoint) -> dict[str, float]:

@@ -4,10 +4,9 @@ import shutil
 from dataclasses import replace
 
 from tnctl import files, folders, manifest, outputs
-from tnctl.checkpoint import rows, tombstones
+from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.document import CheckpointManifest
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.document import CheckpointManifest, Table
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
 from tnctl.ownership import CHECKPOINT
@@ -47,19 +46,23 @@ def write_table(
     checkpoint: Checkpoint, table: Table, inventory: Inventory, display: Display
 ) -> Table:
     """Write the merged rows and removed keys of a table; returns its part of the manifest."""
-    written = rows.write(
+    suffix = ".zst" if table.files[0].file.endswith(".zst") else ""
+    size = table.record_dtype.itemsize
+    count = rows.files_needed(table.rows, size)
+    written = rows.write_files(
         inventory.writing,
-        table.folder,
-        ".zst" if table.files[0].file.endswith(".zst") else "",
-        table.record_dtype.itemsize,
-        table.rows,
+        [rows.file_name(table.folder, index, suffix) for index in range(count)],
+        rows.ranges(count),
+        size,
         lambda first, last: rows.stream(checkpoint, table.name, first, last),
     )
     count = sum(entry.rows for entry in written)
     rows.check_count(checkpoint, table.name, count)
     display.update(count, f"table {table.name}")
     removed = rows.tombstones(checkpoint, table.name)
-    kept = tombstones.write(inventory.writing, table.folder, removed)
+    kept = rows.write_tombstones(
+        inventory.writing, f"{table.folder}/tombstones.bin", removed, range_={}
+    )
     return replace(table, files=written, tombstones=kept, tombstone_files=None)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.checkpoint.document import CheckpointManifest, Dense, Variable
-from tnctl.checkpoint.table_document import Optimizer
+from tnctl.checkpoint.document import CheckpointManifest, Dense, Optimizer, Variable
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError, Opening, read_file
 

@@ -1,6 +1,6 @@
 """What changed between two checkpoints: rows, dense weights, conf, metrics. Rows are streamed."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,79 +10,16 @@ from numpy.typing import NDArray
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.checkpoint_inspection import validation_figures
-from tnctl.checkpoint.decayed_rows import known_rows
-from tnctl.checkpoint.merging import Cursor, DisorderError, Keys, ranges
-from tnctl.checkpoint.rows import keys_of
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.document import Table
+from tnctl.checkpoint.merging import Cursor, DisorderError, ranges
+from tnctl.checkpoint.rows import keys_of, known_rows
 from tnctl.errors import Failure
 from tnctl.progress import Display
 from tnctl.schema import differences
 from tnctl.tables import KEY_FIELDS
 
 ABSENT = "(absent)"
-# A checkpoint, and its table of a name, if it has one.
-Side = tuple[Checkpoint, Table | None]
-
-
-@dataclass(frozen=True)
-class MatchedRows:
-    """All rows of both tables whose hashes are in one range."""
-
-    first: NDArray[Any]
-    second: NDArray[Any]
-    first_groups: NDArray[np.int64]  # of each row: its group's place in the names given
-    second_groups: NDArray[np.int64]
-    first_places: NDArray[np.int64]  # of the rows that both have
-    second_places: NDArray[np.int64]
-
-
-def matched(
-    first: Iterator[NDArray[Any]],
-    first_table: Table | None,
-    second: Iterator[NDArray[Any]],
-    second_table: Table | None,
-    groups: list[str],
-) -> Iterator[MatchedRows]:
-    """Rows of two tables, paired by group name and id; `groups` has the names of both.
-
-    The tables' numbers of a group may differ. A table that is None has no rows. Raises Failure for
-    rows that are not in order.
-    """
-    cursors, places = [], []
-    for stream, table in ((first, first_table), (second, second_table)):
-        keys = Keys({}) if table is None else keys_of(table)
-        cursors.append(Cursor(stream, keys, None if table is None else table.record_dtype))
-        places.append(np.zeros(1 << 16, np.int64))
-        for group in () if table is None else table.groups:
-            places[-1][group.number] = groups.index(group.name)
-    try:
-        for (left, left_hashes), (right, right_hashes) in ranges(cursors):
-            left_groups, right_groups = (
-                of_numbers[records["group"]] if len(records) else np.zeros(0, np.int64)
-                for of_numbers, records in zip(places, (left, right), strict=True)
-            )
-            both = pairs(left_hashes, left_groups, right_hashes, right_groups)
-            yield MatchedRows(left, right, left_groups, right_groups, *both)
-    except DisorderError as error:
-        name = (first_table or second_table).name  # type: ignore[union-attr]
-        raise Failure(f"table {name} {error}") from error
-
-
-def pairs(
-    first_hashes: NDArray[np.uint64],
-    first_groups: NDArray[np.int64],
-    second_hashes: NDArray[np.uint64],
-    second_groups: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the keys that both have; a key is there once in each."""
-    hashes = np.concatenate([first_hashes, second_hashes])
-    groups = np.concatenate([first_groups, second_groups])
-    order = np.lexsort((groups, hashes))
-    left, right = order[:-1], order[1:]
-    same = (hashes[left] == hashes[right]) & (groups[left] == groups[right])
-    # A damaged file may have a key twice; its checksum is not known yet.
-    same &= (left < len(first_hashes)) & (right >= len(first_hashes))
-    return left[same], right[same] - len(first_hashes)
+NO_GROUP = 1 << 16  # the number that no group has
 
 
 @dataclass
@@ -125,7 +62,7 @@ def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
     tables = [{table.name: table for table in side.manifest.tables} for side in (a, b)]
     with Display("compare", a.manifest.rows + b.manifest.rows) as display:
         for name in dict.fromkeys([*tables[0], *tables[1]]):
-            sides = (a, tables[0].get(name)), (b, tables[1].get(name))
+            sides = [(a, tables[0].get(name)), (b, tables[1].get(name))]
             compare_table(findings, name, sides, display)
     compare_dense(findings, a, b)
     confs = a.conf(), b.conf()
@@ -137,11 +74,17 @@ def compare(a: Checkpoint, b: Checkpoint) -> Comparison:
 
 
 def compare_table(
-    findings: Comparison, name: str, sides: tuple[Side, Side], display: Display
+    findings: Comparison,
+    name: str,
+    sides: Sequence[tuple[Checkpoint, Table | None]],
+    display: Display,
 ) -> None:
-    """One pass over the rows that both have in tables of a name."""
+    """One pass over the rows of the tables of a name; one that is None has no rows.
+
+    Rows are paired by group name and id: the tables' numbers of a group may differ.
+    """
     tables = [table for _, table in sides if table is not None]
-    groups = list(dict.fromkeys(group.name for table in tables for group in table.groups))
+    groups = dict.fromkeys(group.name for table in tables for group in table.groups)
     changes = [GroupChange(name, group) for group in groups]
     findings.groups += changes
     fields: set[str] = set()  # of state, weights and counts, of the same shape in both
@@ -150,45 +93,52 @@ def compare_table(
         fields = common - dict(KEY_FIELDS).keys()
         if not fields:
             findings.incomparable.append(f"table {name}")
-    streams = [(stream(*side), side[1]) for side in sides]
-    for block in matched(*streams[0], *streams[1], groups):
-        count(changes, block, unequal(block, fields))
-        done = sum(g.removed + g.added + 2 * (g.changed + g.same) for g in findings.groups)
-        display.update(done, f"{done:,} rows")
+    cursors, numbers = [], []
+    for checkpoint, table in sides:
+        stream = iter(()) if table is None else known_rows(checkpoint, name)
+        shape = table or tables[0]
+        cursors.append(Cursor(stream, keys_of(shape), shape.record_dtype))
+        numbers.append({group.name: group.number for group in shape.groups})
+    done = 0
+    try:
+        for taken in ranges(cursors):
+            for change in changes:
+                count(change, taken, [of.get(change.group, NO_GROUP) for of in numbers], fields)
+            done += sum(len(records) for records, _ in taken)
+            display.update(done, f"{done:,} rows")
+    except DisorderError as error:
+        raise Failure(f"table {name} {error}") from error
 
 
-def stream(checkpoint: Checkpoint, table: Table | None) -> Iterator[NDArray[Any]]:
-    """The rows of a table, arrays [n] of its record dtype; none of no table."""
-    return iter(()) if table is None else known_rows(checkpoint, table.name)
+def count(
+    change: GroupChange,
+    taken: Sequence[tuple[NDArray[Any], NDArray[np.uint64]]],
+    numbers: Sequence[int],
+    fields: set[str],
+) -> None:
+    """Add the rows of one group to its counts.
 
-
-def unequal(block: MatchedRows, fields: set[str]) -> NDArray[np.bool_]:
-    """Of the n rows that both have: whether a bit of state or weights differs, bool [n]."""
-    changed = np.zeros(len(block.first_places), bool)
+    `taken` are the records of both sides in one range of hashes, and their hashes; `numbers` the
+    numbers of the group. A row changed where a bit of one of the `fields` differs.
+    """
+    places = [
+        np.flatnonzero(records["group"] == number)
+        for (records, _), number in zip(taken, numbers, strict=True)
+    ]
+    old, new = (of[chosen] for (_, of), chosen in zip(taken, places, strict=True))
+    # In a group an id and its hash determine each other.
+    common, *both = np.intersect1d(old, new, return_indices=True)
+    changed = np.zeros(len(common), bool)
     for name in fields:
-        bits = [
-            np.ascontiguousarray(records[name][places]).view(np.uint32)
-            for records, places in (
-                (block.first, block.first_places),
-                (block.second, block.second_places),
-            )
-        ]
-        changed |= (bits[0] != bits[1]).any(1)
-    return changed
-
-
-def count(changes: list[GroupChange], block: MatchedRows, moved: NDArray[np.bool_]) -> None:
-    """Add a block's rows to the counts of the groups; `moved` [n] is of the rows in both."""
-    many = len(changes)
-    both = block.first_groups[block.first_places]
-    shared, changed = np.bincount(both, minlength=many), np.bincount(both[moved], minlength=many)
-    in_first = np.bincount(block.first_groups, minlength=many)
-    in_second = np.bincount(block.second_groups, minlength=many)
-    for number, group in enumerate(changes):
-        group.removed += int(in_first[number] - shared[number])
-        group.added += int(in_second[number] - shared[number])
-        group.changed += int(changed[number])
-        group.same += int(shared[number] - changed[number])
+        before, after = (
+            np.ascontiguousarray(records[name][chosen[pairs]]).view(np.uint32)
+            for (records, _), chosen, pairs in zip(taken, places, both, strict=True)
+        )
+        changed |= (before != after).any(1)
+    change.removed += len(places[0]) - len(common)
+    change.added += len(places[1]) - len(common)
+    change.changed += int(changed.sum())
+    change.same += int((~changed).sum())
 
 
 def compare_dense(findings: Comparison, a: Checkpoint, b: Checkpoint) -> None:

@@ -4,14 +4,14 @@ docs/formats/checkpoint.md has the keys; attributes have their names, in their o
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, JsonValue, PlainValidator
+import numpy as np
+from pydantic import BeforeValidator, Field, JsonValue
 
-from tnctl.checkpoint.table_document import Optimizer, Table
+from tnctl import tables
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
 from tnctl.data.statistics_document import Measured
 from tnctl.data.unit_records import UnitsRecord
@@ -20,28 +20,252 @@ from tnctl.documents import (
     Figures,
     Finite,
     FolderName,
+    Hash,
     Moment,
     Name,
+    RelativePath,
     Sha256,
+    Share,
     Text,
     TreeByName,
+    Uint16,
     Uint32,
-    check_tree,
     flat,
     omitted,
+    plain,
 )
 from tnctl.errors import quoted
 from tnctl.manifest import Manifest
 from tnctl.model.recalibration import Recalibration
+from tnctl.optimizer_table import TYPES
 from tnctl.ownership import CHECKPOINT
+from tnctl.tables import REMOVED_DTYPE, record_dtype
+from tnctl.tables.plans import NAMES
 
-DENSE_HEADER_BYTES = 16  # of dense.bin
+LONGEST_SEGMENT = 65_536  # floats; a conf has at most 1024
+LAST_HASH = 2**64 - 1
+ROWS_HEADER_BYTES, HEADER_BYTES = 32, 16  # of rows files, of all others
+
+Setting = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 LONGEST_SHAPE = 32  # dimensions of a dense variable
 # (day, its first step) of each day, both ascending. A day is an integer.
 Days = tuple[tuple[Uint32, Uint32], ...]
 SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 # The processes that trained a model one after the other: (a unique name, first step).
 Sessions = tuple[tuple[SessionName, Uint32], ...]
+
+
+# ---- Tables ----
+
+# In the order in which a manifest has them.
+_Settings: Any = make_dataclass(
+    "_Settings",
+    [
+        ("name", str),
+        ("learning_rate", Setting),
+        *(
+            (setting, (bool if type_ is bool else Setting) | None, omitted())
+            for setting, type_ in TYPES.items()
+        ),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(_Settings):
+    """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
+
+    name: str
+    learning_rate: Setting
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            known = ", ".join(NAMES)
+            raise ValueError(f"name {quoted(self.name)} is none of {known}")
+
+    @classmethod
+    def of(cls, rule: tables.Optimizer) -> "Optimizer":
+        """The document of an update rule."""
+        return cls(**rule.described())
+
+    def rule(self) -> tables.Optimizer:
+        """The update rule that tables take."""
+        return tables.Optimizer(**plain(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A part of a row with its own width, in floats, and optimizer."""
+
+    name: Annotated[str, Field(pattern="^(linear|embedding)$")]
+    width: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
+    output: Annotated[str, Field(pattern="^(concat|sum)$")]
+    optimizer: Optimizer
+
+    def plan(self) -> tables.Segment:
+        """The segment that tables take."""
+        return tables.Segment(self.name, self.width, self.output, self.optimizer.rule())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A share group: `number` is its `group` in records; the others count rows and ids."""
+
+    name: Name
+    number: Uint16
+    rows: Count
+    admitted: Count
+    waiting: Count
+    evicted: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """Whether records have show and click, and `cvm`: whether these are read with the embedding.
+
+    `decay` is the share of both that remains after a day, by the groups' names; None without shows.
+    """
+
+    shows: bool
+    cvm: bool
+    decay: dict[Name, Share] | None = omitted()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordField:
+    """A field of a record: its name, numpy's type of an element, and the number of elements."""
+
+    name: str
+    type: str
+    count: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
+
+
+def described_record(dtype: np.dtype[Any]) -> tuple[RecordField, ...]:
+    """The fields of a record dtype, in order."""
+    return tuple(
+        RecordField(name=name, type=kind.base.str, count=kind.itemsize // kind.base.itemsize)
+        for name, (kind, *_) in (dtype.fields or {}).items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranged:
+    """A file with a range of hashes, both ends inclusive; without a range, with all of them."""
+
+    file: RelativePath
+    first: Hash | None = omitted()
+    last: Hash | None = omitted()
+
+    @property
+    def hashes(self) -> tuple[int, int]:
+        """The first and the last hash of the range."""
+        return int(self.first or "0", 16), int(self.last or "f" * 16, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFile(Ranged):
+    """The rows of a range of hashes."""
+
+    rows: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tombstones(Ranged):
+    """The keys of rows that were removed."""
+
+    rows: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters(Ranged):
+    """Counters of ids that have no row yet, one byte each; a range is of whole shards."""
+
+    bytes: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table: `rows` and the groups count the rows of the whole chain, `files` have its own.
+
+    Written by one owner it has `tombstones` and `sketch`, or None. Written by several, each with
+    a range of hashes, it has `tombstone_files` and `sketch_files` instead.
+    """
+
+    name: Name
+    rows: Count
+    slots: tuple[Name, ...]
+    segments: tuple[Segment, ...]
+    groups: tuple[Group, ...]
+    life: Life
+    record: tuple[RecordField, ...]
+    files: tuple[RowsFile, ...]
+    tombstones: Tombstones | None
+    sketch: Counters | None
+    tombstone_files: tuple[Tombstones, ...] | None = omitted()
+    sketch_files: tuple[Counters, ...] | None = omitted()
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, relative to the checkpoint."""
+        return f"tables/{self.name}"
+
+    @property
+    def removed_files(self) -> tuple[Tombstones, ...]:
+        """The files of removed keys, if there are any, in the order of their ranges."""
+        return self.tombstone_files or ((self.tombstones,) if self.tombstones else ())
+
+    @property
+    def all_sketch_files(self) -> tuple[Counters, ...]:
+        """The files of counters, if there are any, in the order of their ranges."""
+        return self.sketch_files or ((self.sketch,) if self.sketch else ())
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The bytes of all counters."""
+        return sum(entry.bytes for entry in self.all_sketch_files)
+
+    @property
+    def entries(self) -> tuple[RowsFile | Tombstones, ...]:
+        """Its files of rows and of removed keys."""
+        return (*self.files, *self.removed_files)
+
+    @property
+    def record_dtype(self) -> np.dtype[Any]:
+        """The dtype of its records (tnctl.tables.record_dtype)."""
+        return record_dtype([segment.plan() for segment in self.segments], self.life.shows)
+
+    def width_of(self, segment: str) -> int:
+        """The floats of a segment; 0 when there is none of that name."""
+        return {part.name: part.width for part in self.segments}.get(segment, 0)
+
+    def check_sizes(self, stored: Mapping[str, int]) -> None:
+        """Raise ValueError unless the table's files can have their rows or counters.
+
+        `stored` has the bytes of each file by its name.
+        """
+        for entry in (*self.entries, *self.all_sketch_files):
+            size, file = stored[entry.file], f"files of {self.name}: {quoted(entry.file)}"
+            match entry:
+                case RowsFile(file=name, rows=rows) if name.endswith(".zst"):
+                    # No two records have the same key, so each still takes at least a byte.
+                    if rows > size:
+                        raise ValueError(f"{file} cannot have {rows:,} rows in {size:,} bytes")
+                    continue
+                case RowsFile():
+                    needed = ROWS_HEADER_BYTES + entry.rows * self.record_dtype.itemsize
+                case Tombstones():
+                    needed = HEADER_BYTES + entry.rows * REMOVED_DTYPE.itemsize
+                case Counters():
+                    needed = HEADER_BYTES + entry.bytes
+            if size != needed:
+                raise ValueError(
+                    f"{file} has {size:,} bytes, and its rows or counters need {needed:,}"
+                )
+
+
+# ---- The model and its training ----
 
 
 @dataclass(frozen=True)
@@ -82,29 +306,21 @@ class Parent:
 class Recipe:
     """The recipe's name, its settings, and the checksum of its source file."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     settings: TreeByName = flat()
-    sha256: str
+    sha256: Sha256
 
 
-def recipe_of(value: Any) -> Recipe:
+def _with_settings(value: Any) -> Any:
     """Separate the settings of a recipe from its name and checksum."""
-    if isinstance(value, Recipe):
-        return value
     if not isinstance(value, dict):
-        raise ValueError("should be an object")
-    settings = dict(value)
-    name, sha256 = settings.pop("name", None), settings.pop("sha256", None)
-    if not isinstance(name, str) or not name:
-        raise ValueError("name should be a text")
-    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ValueError("sha256 should be a SHA-256 in hexadecimal digits")
-    for setting in settings.values():
-        check_tree(setting)
-    return Recipe(name=name, settings=settings, sha256=sha256)
+        return value
+    keys = value.keys() & {"name", "sha256"}
+    settings = {key: value[key] for key in value if key not in keys}
+    return {**{key: value[key] for key in keys}, "settings": settings}
 
 
-RecipeReference = Annotated[Recipe, PlainValidator(recipe_of)]
+RecipeReference = Annotated[Recipe, BeforeValidator(_with_settings)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +474,6 @@ class CheckpointManifest(Manifest):
 
     FORMAT: ClassVar[str] = "tnctl checkpoint"
     VERSION: ClassVar[int] = 3
-    RECALIBRATED: ClassVar[int] = 3
 
     tnctl: Text
     kind: Literal["full", "delta"]
@@ -291,8 +506,7 @@ class CheckpointManifest(Manifest):
         """Raise ValueError unless `files` has what the other keys name, with the right sizes."""
         named = {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"}
         for table in self.tables:
-            named |= {entry.file for entry in table.entries}
-            named |= {entry.file for entry in table.all_sketch_files}
+            named |= {entry.file for entry in (*table.entries, *table.all_sketch_files)}
         for path in self.files:
             if not CHECKPOINT.is_file(path):
                 raise ValueError(f"key 'files' has {quoted(path)}, which no checkpoint has")
@@ -303,11 +517,10 @@ class CheckpointManifest(Manifest):
         stored = {path: entry.bytes for path, entry in self.files.items()}
         for table in self.tables:
             table.check_sizes(stored)
-        expected = DENSE_HEADER_BYTES + 4 * self.dense.floats
-        if stored["dense.bin"] != expected:
+        size, needed = stored["dense.bin"], HEADER_BYTES + 4 * self.dense.floats
+        if size != needed:
             raise ValueError(
-                f"key 'files' gives dense.bin {stored['dense.bin']:,} bytes, and its variables "
-                f"need {expected:,}"
+                f"key 'files' gives dense.bin {size:,} bytes, and its variables need {needed:,}"
             )
 
     @property

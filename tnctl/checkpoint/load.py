@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tnctl import documents
-from tnctl.checkpoint import dense_file, rows, sketch_file
+from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import (
     Checkpoint,
     newest,
@@ -14,7 +14,6 @@ from tnctl.checkpoint.chain import (
     offering,
     open_checkpoint,
 )
-from tnctl.checkpoint.table_loading import fill_tables
 from tnctl.errors import Failure
 from tnctl.manifest import read_file
 from tnctl.model import building, recipes
@@ -62,7 +61,7 @@ def fill(checkpoint: Checkpoint, model: Model, shards: Shards = ALL_SHARDS) -> N
     name = model.conf.recipe_name
     if name.endswith(".py") and recipes.digest_of(name) != checkpoint.manifest.recipe.sha256:
         say(f"{name} has changed since {checkpoint.folder} was saved: its model may be another")
-    fill_tables(checkpoint, model, shards)
+    rows.fill_tables(checkpoint, model, shards)
     with offering(checkpoint):
         dense_file.read(checkpoint.folder, checkpoint.manifest, model)
     model.recalibration = dict(checkpoint.manifest.recalibration or {})
@@ -82,9 +81,9 @@ def digest(checkpoint: Checkpoint) -> str:
         for records in rows.stream(checkpoint, table.name):
             hashed.update(records.view("u1").data)
         if sketches := table.all_sketch_files:
-            hashed.update(sketch_file.START)
+            hashed.update(rows.SKETCH_START)
         for entry in sketches:
-            for counters in sketch_file.blocks(checkpoint, entry):
+            for counters in rows.sketch_blocks(checkpoint, entry):
                 hashed.update(counters.data)
     hashed.update(read_file(checkpoint.folder, checkpoint.manifest, dense_file.NAME))
     hashed.update(json.dumps(documents.plain(checkpoint.clock), sort_keys=True).encode())

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.tables import key_hashes
+from tnctl.tables import KEY_FIELDS, key_hashes
+
+KEYS = np.dtype([*KEY_FIELDS])
 
 
 class DisorderError(ValueError):
@@ -34,26 +36,21 @@ class Keys:
 
 @dataclass(frozen=True)
 class NewestRecords:
-    """The winners of a range of keys, in order: record `place[i]` of `parts[source[i]]`."""
+    """The winners of a range of keys, in order: record `position[i]` of `parts[source[i]]`."""
 
     parts: list[NDArray[Any]]
     source: NDArray[np.intp]
-    place: NDArray[np.intp]
+    position: NDArray[np.intp]
 
     def of(self, sources: range, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """Those winners that came from these sources, as one array, unless there are none."""
-        if [len(part) > 0 for part in self.parts].count(True) == 1:
-            [number] = {int(self.source[0])}
-            if number in sources:
-                yield self.parts[number]
-            return
         wanted = np.isin(self.source, sources)
-        source, place = self.source[wanted], self.place[wanted]
+        source, position = self.source[wanted], self.position[wanted]
         winners = np.empty(len(source), dtype)
-        for number in sources:
-            if len(self.parts[number]):
-                chosen = source == number
-                winners[chosen] = self.parts[number][place[chosen]]
+        for index in sources:
+            if len(self.parts[index]):
+                chosen = source == index
+                winners[chosen] = self.parts[index][position[chosen]]
         if len(winners):
             yield winners
 
@@ -62,11 +59,14 @@ class Cursor:
     """What has been read of a stream in (hash, group) order and is not taken yet."""
 
     def __init__(
-        self, stream: Iterator[NDArray[Any]], keys: Keys, dtype: np.dtype[Any] | None = None
+        self,
+        stream: Iterator[NDArray[Any]],
+        keys: Keys,
+        dtype: np.dtype[Any] = KEYS,
     ) -> None:
         """`dtype` is what `take` gives while nothing has been read."""
         self._stream, self._keys = stream, keys
-        self.records: NDArray[Any] = np.empty(0, dtype or np.uint8)
+        self.records: NDArray[Any] = np.empty(0, dtype)
         self.hashes = np.empty(0, np.uint64)
         self.ended = False
 
@@ -130,28 +130,21 @@ def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Ne
     Of a key that several have, the first one's record wins. A block is as large as what was read.
     """
     for taken in ranges([Cursor(source, keys) for source in sources]):
-        yield _winners([records for records, _ in taken], [hashes for _, hashes in taken])
+        yield _winners(*map(list, zip(*taken, strict=True)))
 
 
 def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> NewestRecords:
     """The first part's record of each key, in (hash, group) order."""
-    with_any = [number for number, part in enumerate(parts) if len(part)]
-    if not with_any:
-        return NewestRecords(parts, np.empty(0, np.intp), np.empty(0, np.intp))
-    if len(with_any) == 1:
-        [number] = with_any
-        count = len(parts[number])
-        return NewestRecords(parts, np.full(count, number, np.intp), np.arange(count))
-    source = np.concatenate([np.full(len(parts[n]), n, np.intp) for n in with_any])
-    place = np.concatenate([np.arange(len(parts[n])) for n in with_any])
-    hash_ = np.concatenate([hashes[n] for n in with_any])
-    group = np.concatenate([parts[n]["group"] for n in with_any])
+    lengths = [len(part) for part in parts]
+    source = np.repeat(np.arange(len(parts)), lengths)
+    position = np.concatenate([np.arange(length) for length in lengths])
+    hash_ = np.concatenate(hashes)
+    group = np.concatenate([part["group"] for part in parts])
     order = np.argsort(hash_, kind="stable")
     same_hash = hash_[order[1:]] == hash_[order[:-1]]
     if (same_hash & (group[order[1:]] != group[order[:-1]])).any():
         order = np.lexsort((source, group, hash_))
-        same_hash = hash_[order[1:]] == hash_[order[:-1]]
     first = np.ones(len(order), bool)
-    first[1:] = ~(same_hash & (group[order[1:]] == group[order[:-1]]))
+    first[1:] = (hash_[order[1:]] != hash_[order[:-1]]) | (group[order[1:]] != group[order[:-1]])
     order = order[first]
-    return NewestRecords(parts, source[order], place[order])
+    return NewestRecords(parts, source[order], position[order])

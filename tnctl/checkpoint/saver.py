@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import threading
 import time
 import uuid
@@ -10,18 +9,22 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from tnctl import files, ownership
-from tnctl.checkpoint import listing, parts, tombstones
+from tnctl.checkpoint import listing
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.owners import LocalOwners, Owners, spool_of
-from tnctl.checkpoint.parts import (
+from tnctl.checkpoint.owners import (
     EarlierTombstones,
+    LocalOwners,
+    Owners,
     PartRequest,
     PartSize,
     StagedPart,
+    merged_files,
+    named,
+    spool_of,
 )
-from tnctl.checkpoint.pruning import prune
+from tnctl.checkpoint.rows import first_step_kept
 from tnctl.checkpoint.spool import Spool
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.errors import Failure
@@ -90,23 +93,24 @@ class Saver:
         )
         name = self._free_name(step if name_step is None else name_step)
         requests = self._requests(name, model, contents, parent, sizes)
+        tables = [names for request in requests for names in request.tables]
+        names = [name for of in tables for name in (*of.rows, of.tombstones, of.sketch)]
         spool = Spool(files.join(self._parent, name), self._spool)
         try:
-            spool.claim(itertools.chain(*map(parts.all_names, requests)), staged=True)
+            spool.claim(names, staged=True)
             staged = self._owners.stage(model, requests)
             content = stage(spool.writing, model, contents, self._graph, staged, parent=parent)
         except BaseException:
             self._abandon(spool)
             raise
-        completed = threading.Event()
+        self._completed = threading.Event()
         thread = threading.Thread(
             target=self._complete,
-            args=(spool, content, requests, staged, contents.golden, parent, self._protected),
-            kwargs={"completed": completed},
+            args=(spool, content, names, staged, contents.golden, parent),
+            kwargs={"protected": self._protected, "completed": self._completed},
             name="tnctl-commit",
             daemon=True,
         )
-        self._completed = completed
         try:
             thread.start()
         except RuntimeError:  # no more threads
@@ -139,21 +143,21 @@ class Saver:
         self,
         spool: Spool,
         content: CheckpointManifest,
-        requests: Sequence[PartRequest],
+        names: Sequence[str],
         staged: Sequence[StagedPart],
         golden: list[GoldenLine],
         parent: Checkpoint | None,
-        protected: int | None,
         *,
+        protected: int | None,
         completed: threading.Event,
     ) -> None:
         """Complete a staged checkpoint while training continues; runs in a thread."""
         try:
             try:
                 write_golden(spool.writing, golden)
-                spool.claim(itertools.chain(*map(parts.all_names, requests)))
+                spool.claim(names)
                 written = self._owners.finish()
-                entries = parts.merged_files(staged, written)
+                entries = merged_files(staged, written)
                 if len(written) > 1:
                     check_there(spool.folder, entries)
                 spool.include(entries)
@@ -166,7 +170,7 @@ class Saver:
             self.bytes_written += spool.bytes
             if self._conf.save.keep:
                 steps = () if protected is None else (protected,)
-                prune(self._conf.output, self._conf.save.keep, steps)
+                listing.prune(self._conf.output, self._conf.save.keep, steps)
         except BaseException as error:
             self._error = error  # `wait` and `check` raise it
         finally:
@@ -241,7 +245,7 @@ class Saver:
         if parent is None and self._last is not None and has_tombstones(self._last):
             # A delta has the keys removed since its parent, a full checkpoint older ones too.
             days = contents.clock.days or contents.calendar
-            first = tombstones.first_step_kept(days, self._conf.save.tombstone_days)
+            first = first_step_kept(days, self._conf.save.tombstone_days)
             earlier = EarlierTombstones(folder=self._last.name, first_step=first)
         suffix = ".zst" if self._conf.save.compression == "zstd" else ""
         tables = [layout.name for layout in model.layout.tables]
@@ -253,7 +257,7 @@ class Saver:
                 tables=names,
                 earlier=earlier,
             )
-            for names in parts.named(tables, sizes, suffix)
+            for names in named(tables, sizes, suffix)
         ]
 
     def _calendar(self, step: int) -> tuple[tuple[int, int], ...]:

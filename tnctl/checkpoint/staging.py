@@ -8,29 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import __version__, files, outputs
-from tnctl.checkpoint import dense_file, parts, rows
+from tnctl.checkpoint import dense_file, owners, rows
 from tnctl.checkpoint.chain import CONF, EXTRA, GOLDEN, STEP, Checkpoint
 from tnctl.checkpoint.document import (
     CheckpointManifest,
     Clock,
     Golden,
+    Group,
+    Life,
     Metrics,
+    Optimizer,
     Parent,
     Position,
     Recipe,
-    Sessions,
-)
-from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.checkpoint.owners import tables_of, write_part
-from tnctl.checkpoint.parts import GroupPart, PartRequest, PartSize, StagedPart, TablePart
-from tnctl.checkpoint.table_document import (
-    Group,
-    Life,
-    Optimizer,
     Segment,
+    Sessions,
     Table,
     described_record,
 )
+from tnctl.checkpoint.golden_lines import GoldenLine
+from tnctl.checkpoint.owners import GroupPart, PartRequest, StagedPart, TablePart
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.manifest import Opening
 from tnctl.masking import masked
@@ -89,14 +86,11 @@ def save(model: Model, folder: str, **contents: Any) -> None:
     with outputs.output_folder(folder, CHECKPOINT) as output:
         inventory = output.inventory()
         given = Contents(**contents)
-        tables = tables_of(model)
-        counts = [rows.files_needed(t.table.rows, t.table.record_dtype.itemsize) for t in tables]
-        size = PartSize(files=tuple(counts), bytes=0)
-        [names] = parts.named([table.name for table in tables], [size], "")
-        request = PartRequest(
-            folder=f"{STEP}{given.clock.step}", step=given.clock.step, changed_from=0, tables=names
-        )
-        part = write_part(inventory.writing, tables, request, [()] * len(tables))
+        counts = [rows.files_needed(t.rows, t.record_dtype.itemsize) for t in model.tables]
+        size = owners.PartSize(files=tuple(counts), bytes=0)
+        [names] = owners.named([layout.name for layout in model.layout.tables], [size], "")
+        request = PartRequest(folder=STEP, step=given.clock.step, changed_from=0, tables=names)
+        part = owners.write_part(inventory.writing, model, request, [()] * len(names))
         document = stage(inventory.writing, model, given, InferenceGraph(), [part])
         write_golden(inventory.writing, given.golden)
         inventory.complete(document)
@@ -117,8 +111,8 @@ def stage(
     """
     model.check_aliases()
     tables = tuple(
-        described_table(model, number, [part.tables[number] for part in staged])
-        for number in range(len(model.tables))
+        described_table(model, index, [part.tables[index] for part in staged])
+        for index in range(len(model.tables))
     )
     dense = dense_file.write(opening, model)
     inference.write(opening, model)
@@ -131,7 +125,8 @@ def stage(
     name = settings.pop("name")
     return CheckpointManifest(
         format=CheckpointManifest.FORMAT,
-        version=version_of(model, tables),
+        # The oldest that has what is written.
+        version=3 if model.recalibration else 2 if any(t.tombstone_files for t in tables) else 1,
         tnctl=__version__,
         kind="delta" if parent else "full",
         parent=Parent(folder=parent.name, sha256=parent.manifest.sha256) if parent else None,
@@ -159,29 +154,23 @@ def stage(
     )
 
 
-def version_of(model: Model, tables: Sequence[Table]) -> int:
-    """The version of the manifest: the oldest that has what is written."""
-    if model.recalibration:
-        return CheckpointManifest.RECALIBRATED
-    return 1 if all(table.is_of_one_owner for table in tables) else 2
-
-
 def write_golden(opening: Opening, lines: list[GoldenLine]) -> None:
     """Write golden.jsonl: last, for it can be written while training continues."""
     with opening(GOLDEN) as stream:
         stream.write(b"".join(line.to_json() for line in lines))
 
 
-def described_table(model: Model, number: int, of_owners: Sequence[TablePart]) -> Table:
+def described_table(model: Model, index: int, of_owners: Sequence[TablePart]) -> Table:
     """What the manifest says of a table, of which each owner has a part."""
-    layout, table = model.layout.tables[number], model.tables[number]
+    layout, table = model.layout.tables[index], model.tables[index]
     groups = tuple(
-        merged_group(name, number, [part.groups[place] for part in of_owners])
-        for place, (name, number) in enumerate(layout.groups.items())
+        merged_group(name, number, [part.groups[position] for part in of_owners])
+        for position, (name, number) in enumerate(layout.groups.items())
     )
     decays = {name: model.conf.life_of(name).shows.decay for name in layout.groups}
-    removed = tuple(part.tombstone_range for part in of_owners if part.tombstone_range)
-    counters = tuple(part.sketch_range for part in of_owners if part.sketch_range)
+    removed = tuple(part.tombstones for part in of_owners if part.tombstones)
+    counters = tuple(part.sketch for part in of_owners if part.sketch)
+    is_of_one = len(of_owners) == 1
     return Table(
         name=layout.name,
         rows=sum(group.rows for group in groups),
@@ -203,10 +192,10 @@ def described_table(model: Model, number: int, of_owners: Sequence[TablePart]) -
         ),
         record=described_record(table.record_dtype),
         files=tuple(entry for part in of_owners for entry in part.files),
-        tombstones=of_owners[0].tombstones,
-        sketch=of_owners[0].sketch,
-        tombstone_files=removed or None,
-        sketch_files=counters or None,
+        tombstones=removed[0] if removed and is_of_one else None,
+        sketch=counters[0] if counters and is_of_one else None,
+        tombstone_files=None if is_of_one else removed,
+        sketch_files=None if is_of_one else counters or None,
     )
 
 

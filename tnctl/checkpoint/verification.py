@@ -1,5 +1,7 @@
 """Whether a checkpoint, and all that it is built on, is as it was written. Rows are streamed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tnctl import files, manifest
@@ -11,9 +13,9 @@ from tnctl.checkpoint.chain import (
     offering,
     open_checkpoint,
 )
+from tnctl.checkpoint.document import RowsFile
 from tnctl.checkpoint.listing import NAME
-from tnctl.checkpoint.table_document import RowsFile, Table, Tombstones
-from tnctl.errors import Failure, UserError
+from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.progress import Display
 
@@ -27,19 +29,21 @@ class Verification:
     rows: int = 0
     findings: list[str] = field(default_factory=list)
 
-    def add(self, error: UserError) -> None:
-        """Note an error that reading met, without its advice."""
-        self.findings.append(error.what if isinstance(error, DamagedError) else str(error))
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error of the block, without its advice."""
+        try:
+            yield
+        except Failure as error:
+            self.findings.append(error.what if isinstance(error, DamagedError) else str(error))
 
 
 def verify(folder: str) -> Verification:
     """Read every byte of a checkpoint and of its chain, and compare it with the manifests."""
     findings = Verification()
-    try:
+    chain: list[Checkpoint] = []
+    with findings.noted():
         chain = open_checkpoint(folder).chain()
-    except Failure as error:
-        findings.add(error)
-        return findings
     findings.chain = [link.folder for link in chain]
     with Display("verify", sum(link.manifest.total_bytes for link in chain)) as display:
         done = 0
@@ -57,21 +61,20 @@ def verify_link(findings: Verification, link: Checkpoint) -> None:
     step = link.manifest.steps_trained
     if match and int(match[1]) != step:
         findings.findings.append(f"{link.folder} is of step {step:,}")
+    streamed = set()
     for table in link.manifest.tables:
         for entry in table.entries:
-            count = verify_records(findings, link, table, entry)
-            if isinstance(entry, RowsFile):
-                findings.rows += count
-    streamed = {entry.file for table in link.manifest.tables for entry in table.entries}
+            streamed.add(entry.file)
+            with findings.noted():
+                for records in rows.verified(link, table, entry):
+                    findings.rows += len(records) if isinstance(entry, RowsFile) else 0
+    findings.files += len(link.manifest.files)
     for path in link.manifest.files:
-        findings.files += 1
-        if path not in streamed:
-            try:
-                with offering(link):
-                    manifest.check_stored(link.folder, link.manifest, path, "Take another")
-                    verify_content(link, path)
-            except Failure as error:
-                findings.add(error)
+        if path in streamed:
+            continue
+        with findings.noted(), offering(link):
+            manifest.check_stored(link.folder, link.manifest, path, "Take another")
+            verify_content(link, path)
 
 
 def verify_content(checkpoint: Checkpoint, path: str) -> None:
@@ -89,23 +92,3 @@ def verify_content(checkpoint: Checkpoint, path: str) -> None:
         for number, line in enumerate(lines, 1):
             if heads != line.logits.keys():
                 raise Failure(f"{url}, line {number} has not the outputs of the model's heads")
-
-
-def verify_records(
-    findings: Verification, checkpoint: Checkpoint, part: Table, entry: RowsFile | Tombstones
-) -> int:
-    """Check a file of rows or removed keys; returns how many records it has, up to a problem."""
-    count = 0
-    try:
-        for records in rows.verified(checkpoint, part, entry):
-            count += len(records)
-            if count > entry.rows:
-                break
-        if count != entry.rows:
-            url = files.join(checkpoint.folder, entry.file)
-            findings.findings.append(
-                f"{url} has {count:,} records, the manifest says {entry.rows:,}"
-            )
-    except Failure as error:
-        findings.add(error)
-    return count

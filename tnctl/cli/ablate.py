@@ -8,7 +8,7 @@ from tnctl.cli.printing import print_json
 from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
 
 TAKES = ("conf", "checkpoint")
 USAGE = "conf=NAME | output=URL | checkpoint=URL [data.validation=FILES] [key=value …]"

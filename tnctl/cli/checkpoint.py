@@ -105,7 +105,7 @@ def inspect(request: Request) -> int:
 
     findings = checkpoint_inspection.inspect(opened(request.urls[0]))
     if request.as_json:
-        print_json(findings.to_json())
+        print_json(findings)
     else:
         checkpoint_report.show_inspection(findings)
     return 0
@@ -169,7 +169,7 @@ def compact(request: Request) -> int:
 
 def prune(request: Request) -> int:
     """Remove old checkpoints, or only list them, without yes=true."""
-    from tnctl.checkpoint import listing, pruning
+    from tnctl.checkpoint import listing
     from tnctl.progress import say, size
 
     text = request.values.get("keep")
@@ -179,11 +179,11 @@ def prune(request: Request) -> int:
         raise UserError(f"keep must be a whole number from 1 on. Received: {text}")
     sure = arguments.flag(request.values, "yes")
     checkpoints = listing.all_meant(request.urls[0])
-    plan = pruning.plan(checkpoints, int(text), listing.best_steps(checkpoints))
+    plan = listing.plan(checkpoints, int(text), listing.best_steps(checkpoints))
     if not plan.removed and all(entry.problem for entry in checkpoints):
         raise Failure(f"{request.urls[0]} has no usable checkpoint: {checkpoints[-1].problem}")
     if sure:
-        pruning.remove(plan)
+        listing.remove(plan)
     if request.as_json:
         removed = [entry.folder for entry in plan.removed]
         print_json({"removed": removed, "kept": plan.kept, "done": sure})

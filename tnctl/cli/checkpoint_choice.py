@@ -11,7 +11,7 @@ from tnctl.saved_conf import conf_of, refuse_odd_urls
 from tnctl.schema import Conf, Data, differences, from_values
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
@@ -159,7 +159,7 @@ def find(taken: dict[str, str], output: str | None) -> "Checkpoint":
 
 def refuse_conf_of_another_model(checkpoint: "Checkpoint", conf: Conf) -> None:
     """Refuse a composed conf that is not of the checkpoint's model. Raises UserError."""
-    from tnctl.checkpoint.completed_conf import differing_keys
+    from tnctl.checkpoint.chain import differing_keys
     from tnctl.saved_conf import conf_to_json
 
     keys = differing_keys(conf_to_json(conf), checkpoint.conf())
@@ -203,7 +203,7 @@ def lead_readers(
     conf: Conf, processes: "ClusterProcesses", task: dict[str, Any], job: Callable[..., int]
 ) -> int:
     """Rank 0: run a job(checkpoint, conf, own arguments, readers) of a task; its exit code."""
-    from tnctl.checkpoint.load import open_checkpoint
+    from tnctl.checkpoint.chain import open_checkpoint
 
     return job(open_checkpoint(task["checkpoint"]), conf, task["arguments"], processes.readers)
 

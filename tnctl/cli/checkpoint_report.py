@@ -9,7 +9,6 @@ from tnctl.documents import plain
 from tnctl.progress import size
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.checkpoint_inspection import Inspection
     from tnctl.checkpoint.difference import Comparison
     from tnctl.checkpoint.listing import Entry
 
@@ -63,13 +62,12 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def show_inspection(findings: "Inspection") -> None:
+def show_inspection(findings: dict[str, Any]) -> None:
     """All but the histograms."""
-    values = findings.to_json()
-    for of_table in values["tables"]:
+    for of_table in findings["tables"]:
         for name in HISTOGRAMS:
             del of_table[name]
-    show_tree(values)
+    show_tree(findings)
 
 
 def show_difference(findings: "Comparison") -> None:

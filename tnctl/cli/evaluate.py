@@ -12,7 +12,7 @@ from tnctl.cli.printing import print_json
 from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.model_readers import Readers
 

@@ -10,7 +10,7 @@ from tnctl.schema import Conf
 from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.serving.rows.export import Writers
     from tnctl.serving.rows.export_document import Filter
@@ -77,7 +77,7 @@ def place_of(checkpoint: "Checkpoint", output: str, taken: dict[str, str]) -> st
 
 def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
     """The same, as rank 0 of several workers."""
-    from tnctl.checkpoint.load import open_checkpoint
+    from tnctl.checkpoint.chain import open_checkpoint
 
     checkpoint = open_checkpoint(task["checkpoint"])
     return export(checkpoint, conf, task["arguments"], processes.writers())
@@ -89,7 +89,8 @@ def export(
     taken: dict[str, str],
     writers: "Writers | None" = None,
 ) -> int:
-    from tnctl.serving.rows.export import GOLDEN_ROWS, GRACE, PREFIX, export
+    from tnctl.serving.rows.embeddings import GRACE, PREFIX
+    from tnctl.serving.rows.export import GOLDEN_ROWS, export
     from tnctl.serving.rows.precision import PRECISIONS
 
     golden = arguments.count(taken, "golden", GOLDEN_ROWS)

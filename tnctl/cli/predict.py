@@ -13,7 +13,7 @@ from tnctl.cli.checkpoint_choice import (
 from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.model_readers import Readers
     from tnctl.ownership import Claims

@@ -9,7 +9,7 @@ from tnctl.errors import refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
 
 TAKES = ("conf", "checkpoint", "to", "head", "frozen", "linear", "golden", "aot", "target_cpu")
 USAGE = (

@@ -16,7 +16,7 @@ from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.load import Checkpoint
+    from tnctl.checkpoint.chain import Checkpoint
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.evaluation.model_readers import Readers
     from tnctl.serving.verify.parity import CheckedFigure

@@ -13,7 +13,7 @@ from tnctl.data.bad_rows import refuse
 from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, refuse_if
 from tnctl.schema import ISO, Data, Time
-from tnctl.tables import c_times
+from tnctl.tables import columns as c_columns
 
 SECOND = 1_000_000
 # Ticks of Arrow's timestamps in a second.
@@ -58,7 +58,7 @@ def times_of(
     if time.is_number:
         values = numbers.parsed(array, missing, column, where, _way(column))
         absent = np.isnan(values)
-        times, wrong = c_times.of_numbers(values, time.format)
+        times, wrong = c_columns.times_of_numbers(values, time.format)
         _refuse_numbers(values, wrong & ~absent, time, column, where)
         return Times(times, absent)
     if not (numbers.is_text(array.type) or pt.is_integer(array.type)):
@@ -95,7 +95,7 @@ def _of_texts(array: pa.Array, missing: list[str], time: Time, column: str, wher
     absent = pc.is_in(array, value_set=pa.array([*(t.strip() for t in missing), None], array.type))
     is_missing = np.asarray(absent.to_numpy(zero_copy_only=False))
     offsets, texts = _buffers(array)
-    times, wrong = c_times.of_texts(texts, offsets, time.format, time.seconds_ahead)
+    times, wrong = c_columns.times_of_texts(texts, offsets, time.format, time.seconds_ahead)
     wrong &= ~is_missing
     if wrong.any():
         kind = f"a time in the format {time.format}"
@@ -160,5 +160,5 @@ def since(text: str, time: Time) -> int:
     """A fixed time in the format iso, in microseconds; without a zone in that of a column."""
     data = text.encode()
     offsets = np.array([0, len(data)], np.int64)
-    times, _ = c_times.of_texts(data, offsets, ISO, time.seconds_ahead)
+    times, _ = c_columns.times_of_texts(data, offsets, ISO, time.seconds_ahead)
     return int(times[0])

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +13,16 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tnctl import outputs
-from tnctl.data import numbers
+from tnctl.data import arrow_tables, numbers
 from tnctl.data.bad_rows import BadRowsError, Skipped
 from tnctl.data.batches import Batch, batches
-from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.features import Features
+from tnctl.data.file_pieces import Where, shifted
+from tnctl.data.read_ahead import ReadAhead, in_order
+from tnctl.data.row_limits import refuse_large_window
 from tnctl.data.sources import files_read
 from tnctl.data.unit_records import WHOLE, Unit
-from tnctl.data.windows import count_hint, windows
+from tnctl.data.windows import count_hint, window_rows, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
@@ -26,7 +30,7 @@ from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
 
-if TYPE_CHECKING:  # they import TensorFlow
+if TYPE_CHECKING:
     from tnctl.evaluation.inference import Inference
     from tnctl.model.building import Model
 
@@ -201,3 +205,34 @@ def _plain(value: Any) -> Any:
         case None | str() | int():
             return value
     return str(value)
+
+
+def predict_table(inference: "Inference", conf: Conf, table: Any) -> pa.Table:
+    """The scores of the rows of a table of any library, in their order.
+
+    Columns are those of `predictions.scored`, and the index of a DataFrame of pandas. Raises as
+    `windows_of`, and BadRowsError for the first value that cannot be read: data.bad_rows is of
+    files.
+    """
+    features = features_of(conf, inference.model, labelled=False)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
+    names = columns_written(inference.model.heads)
+    kinds = [pa.float64() if number % 2 == 0 else pa.float32() for number in range(len(names))]
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
+    tables = arrow_tables.windows_of(table, conf, features.columns, size)
+    windows = in_order(partial(_encoded, features), _placed(tables))
+    scores = [scored(inference, window, conf.train, names) for window in windows]
+    return arrow_tables.with_index(pa.concat_tables([schema.empty_table(), *scores]), table)
+
+
+def _placed(tables: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, Where]]:
+    first = 0
+    for table in tables:
+        yield table, shifted(arrow_tables.where, first)
+        first += table.num_rows
+
+
+def _encoded(features: Features, part: tuple[pa.Table, Where]) -> Batch:
+    window = features.encode(*part)
+    refuse_large_window(float(np.sum([len(ids) for ids in window.ids])))
+    return window

@@ -9,8 +9,9 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers import Columns, concatenated
-from tnctl.model.layout import CVM_COLUMNS, Layout
+from tnctl.model.layout import Layout
 from tnctl.schema import SLOT_NAME
+from tnctl.tables.records import CVM_COLUMNS
 
 
 class Inputs:

@@ -16,7 +16,7 @@ from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.saved_conf import INTERPOLATION, MISSING
-from tnctl.tables import checksums
+from tnctl.tables.text import tfrecords
 
 HEAD_BYTES = 4 << 20
 LINES = 1000
@@ -59,7 +59,7 @@ def _recognised(url: str) -> FileForm:
         return _of_columns(url, "parquet", ParquetReader(check_utf8=False, bad_rows=0))
     if head.startswith(b"ORC") and re.search(rb"[\x00-\x08]", head):
         return _of_columns(url, "orc", OrcReader(check_utf8=False, bad_rows=0))
-    framed = checksums.records(head, 1)
+    framed = tfrecords(head, 1)
     if len(framed.starts) and framed.whole[0]:
         return _records(url)
     head = head.removeprefix(text_lines.BYTE_ORDER_MARK)

@@ -1,13 +1,19 @@
 """The C tables, with numpy in and out. Nothing above this package knows cffi."""
 
-from tnctl.tables.auc import StreamingAuc
-from tnctl.tables.bfloat16 import from_bfloat16, to_bfloat16
 from tnctl.tables.dense_table import DenseTable
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
-from tnctl.tables.exact_sum import ExactSum, clipping_factor
 from tnctl.tables.memory import NotFiniteError, NotOwnedError, Pool, aligned
-from tnctl.tables.optimizer_kinds import Optimizer
-from tnctl.tables.plans import Figures, Initial, Life, Segment, SlotPlan
+from tnctl.tables.plans import (
+    ALL_SHARDS,
+    Figures,
+    Initial,
+    Life,
+    Optimizer,
+    Segment,
+    Shards,
+    SlotPlan,
+    shards_of,
+)
 from tnctl.tables.records import (
     CVM_COLUMNS,
     KEY_FIELDS,
@@ -19,10 +25,16 @@ from tnctl.tables.records import (
     record_dtype,
     weight_factors,
 )
-from tnctl.tables.row_exchange import KeyWorkspace, PullWorkspace, RankKeys, weighted_sum
-from tnctl.tables.shards import ALL_SHARDS, Shards, shards_of
-from tnctl.tables.sparse_table import SparseTable
-from tnctl.tables.workspace import Workspace
+from tnctl.tables.row_exchange import (
+    KeyWorkspace,
+    PullWorkspace,
+    RankKeys,
+    from_bfloat16,
+    to_bfloat16,
+    weighted_sum,
+)
+from tnctl.tables.sparse_table import SparseTable, Workspace
+from tnctl.tables.sums import ExactSum, StreamingAuc, clipping_factor
 
 __all__ = [
     "ALL_SHARDS",

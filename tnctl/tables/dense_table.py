@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.exact_sum import NORM_CHUNK, ExactSum
 from tnctl.tables.memory import Pool, array_over, check, items, pointer
-from tnctl.tables.optimizer_kinds import Optimizer
+from tnctl.tables.plans import Optimizer
+from tnctl.tables.sums import NORM_CHUNK, ExactSum
 
 FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
 

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import lib
 from tnctl.tables.memory import check, pointer
-from tnctl.tables.optimizer_kinds import Optimizer
-from tnctl.tables.plans import Segment
+from tnctl.tables.plans import Optimizer, Segment
 
 CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
 # One number each in a record; all other fields are arrays.

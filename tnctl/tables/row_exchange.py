@@ -11,6 +11,9 @@ They must start at a multiple of their item's size in memory.
     waits        uint32 [n]: how many occurrences of a key, the first ones, wait for its admission
     sums         float32 [n, table.weights]: summed gradients, the widest segment first
     counts       float32 [n, 2]: show and click
+
+Floats of half the size (bfloat16) have the sign, the exponent and the first 7 bits of the mantissa
+of a float32.
 """
 
 from collections.abc import Sequence
@@ -21,11 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.exact_sum import ExactSum
 from tnctl.tables.memory import check, items, pointer
 from tnctl.tables.plans import SlotPlan
-from tnctl.tables.sparse_table import SparseTable
-from tnctl.tables.workspace import Workspace
+from tnctl.tables.sparse_table import SparseTable, Workspace
+from tnctl.tables.sums import ExactSum
 
 
 class KeyWorkspace(Workspace):
@@ -276,3 +278,21 @@ def weighted_sum(out: NDArray[np.float32], values: Any, weight: float) -> None:
     """
     to = pointer(out, np.float32, True)
     check(lib.tn_weighted_sum(to, items(values, np.float32, out.size), weight, out.size))
+
+
+def to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
+    """Round float32 to the nearest bfloat16, of two as near to the even one; their bits to `out`.
+
+    Both are contiguous and have as many elements. Beyond the largest bfloat16 it is infinity; NaN
+    remains NaN.
+    """
+    if values.size != out.size:
+        raise ValueError(f"expected {values.size} elements. Received: {out.size}")
+    lib.tn_to_bfloat16(pointer(values, np.float32), values.size, pointer(out, np.uint16, True))
+
+
+def from_bfloat16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The float32 of the bits of bfloat16, exactly, in an array of the same shape."""
+    values = np.empty(halves.shape, np.float32)
+    lib.tn_from_bfloat16(pointer(halves, np.uint16), halves.size, pointer(values, np.float32, True))
+    return values

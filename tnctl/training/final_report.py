@@ -7,8 +7,14 @@ from pydantic import JsonValue
 
 from tnctl import files
 from tnctl.checkpoint.saver import Saver
-from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
-from tnctl.evaluation.input_figures import NormSum, kind_of, row_bytes, rows_and_bytes
+from tnctl.evaluation.importance import (
+    MEASURED_SPLITS,
+    NormSum,
+    kind_of,
+    permutation_importance,
+    row_bytes,
+    rows_and_bytes,
+)
 from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
 from tnctl.evaluation.value_figures import ValueFigures, figures_by_value
 from tnctl.masking import masked

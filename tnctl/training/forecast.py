@@ -25,7 +25,7 @@ from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
-from tnctl.evaluation.input_figures import INDEX_BYTES
+from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.model.bfloat16_advice import bfloat16_advice
 from tnctl.model.building import Model, build
 from tnctl.model.layout import Layout, TableLayout, most_rows

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 from tnctl import files, manifest
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
-from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
-from tnctl.checkpoint.completed_conf import differing_keys
+from tnctl.checkpoint.chain import (
+    Checkpoint,
+    differing_keys,
+    name_of,
+    newest_first,
+    open_checkpoint,
+    split,
+)
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily

@@ -4,8 +4,8 @@ import math
 import time
 
 from tnctl import files
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import Position
-from tnctl.checkpoint.load import Checkpoint
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure

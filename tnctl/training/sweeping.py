@@ -9,10 +9,11 @@ from functools import partial
 import keras
 
 from tnctl import progress
+from tnctl.checkpoint.document import number_of
 from tnctl.errors import UserError
 from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.schema import Conf
-from tnctl.training.report.report_document import Report, number_of
+from tnctl.training.report.report_document import Report
 from tnctl.training.training_run import train as train_conf
 
 # The name that a run has in messages, and the conf it trains.

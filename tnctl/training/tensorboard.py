@@ -12,7 +12,7 @@ from tensorboard.plugins.histogram import summary_v2 as histograms
 from tensorboard.plugins.scalar import summary_v2 as scalars
 
 from tnctl import files
-from tnctl.evaluation.input_figures import sampled_norms
+from tnctl.evaluation.importance import sampled_norms
 from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.training import events

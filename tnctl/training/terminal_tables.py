@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from tnctl import files, progress
+from tnctl.checkpoint.document import number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.evaluation.value_figures import FIGURES, ValueFigures
 from tnctl.training.report.page import in_words as recalibration_in_words
 from tnctl.training.report.page import side_by_side, words_of
-from tnctl.training.report.report_document import Baseline, Report, number_of
+from tnctl.training.report.report_document import Baseline, Report
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"

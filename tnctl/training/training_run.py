@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tnctl import files
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data import statistics
 from tnctl.data.batch_sizes import as_saved, chosen, sized
 from tnctl.data.days import conf_of_day, daily

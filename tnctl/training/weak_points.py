@@ -6,10 +6,11 @@ A figure counts as wrong only where the 95 % interval of it says so.
 import math
 from collections.abc import Iterator
 
+from tnctl.checkpoint.document import number_of
 from tnctl.evaluation.metrics import METRICS
 from tnctl.schema import Conf, Life
 from tnctl.training import recalibrating
-from tnctl.training.report.report_document import Baseline, Report, number_of
+from tnctl.training.report.report_document import Baseline, Report
 
 SMALL_BIAS = 0.02  # of COPC, that nobody would mend
 SMALL_LOSS = 0.02  # of AUC, from the rows that were trained on to others

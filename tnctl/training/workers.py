@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.checkpoint.chain import Checkpoint, open_checkpoint
 from tnctl.checkpoint.document import Position
-from tnctl.checkpoint.load import Checkpoint, load, open_checkpoint
+from tnctl.checkpoint.load import load
 from tnctl.checkpoint.owners import LocalOwners, Owners
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
@@ -19,8 +20,8 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
+from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import (

@@ -7,7 +7,7 @@ in either case, so it answers exchanges too, as an owner of nothing else.
 
 from dataclasses import dataclass
 
-from tnctl.tables.shards import SHARDS, Shards, shards_of
+from tnctl.tables.plans import SHARDS, Shards, shards_of
 
 NO_SHARDS = Shards(0, 0)
 

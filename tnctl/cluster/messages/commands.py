@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union, cast
 
 from tnctl import documents
-from tnctl.checkpoint.parts import GroupPart, PartRequest
+from tnctl.checkpoint.owners import GroupPart, PartRequest
 from tnctl.cluster.messages.export_commands import ExportCommand
 from tnctl.cluster.messages.reading_commands import Predict, SendPredictions
 from tnctl.cluster.messages.server_commands import Drain, MakeDense, SetDense

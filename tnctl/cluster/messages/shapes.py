@@ -12,7 +12,7 @@ from tnctl.errors import Failure
 from tnctl.model.layout import TableLayout
 from tnctl.model.parameter_tables import MovingStatistics, ParameterTables
 from tnctl.tables import SparseTable
-from tnctl.tables.shards import SHARDS
+from tnctl.tables.plans import SHARDS
 
 LEAST_SLICE = 8192  # dense floats of a server, as the default of Paddle's min_block_size
 DENSE_BYTES = BODY_LIMITS[Kind.EXCHANGE] // 2  # the rest of a message is for rows

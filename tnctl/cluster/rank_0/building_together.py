@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
 
-from tnctl.checkpoint.load import open_checkpoint
+from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.rows import check_count
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.shapes import first_floats

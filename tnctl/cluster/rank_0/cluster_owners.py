@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tnctl.checkpoint.owners import PartWriter, tables_of
-from tnctl.checkpoint.parts import PartRequest, PartSize, StagedPart, WrittenPart
+from tnctl.checkpoint.owners import PartRequest, PartSize, PartWriter, StagedPart, WrittenPart
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.node import Node
@@ -33,7 +32,7 @@ class ClusterOwners:
     def measure(self, model: Model, *, is_delta: bool) -> list[PartSize]:
         replies = self._node.command_writers(commands.MeasurePart(is_delta=is_delta))
         sizes = self._parts(
-            PartSize, replies, lambda: self._writer.measure(tables_of(model), is_delta=is_delta)
+            PartSize, replies, lambda: self._writer.measure(model, is_delta=is_delta)
         )
         membership = self._node.membership
         names = map(membership.name, membership.writers)
@@ -46,9 +45,7 @@ class ClusterOwners:
             for rank, request in zip(self._node.membership.writers, requests, strict=True)
             if rank != self._node.rank
         ]
-        return self._parts(
-            StagedPart, replies, lambda: self._writer.stage(tables_of(model), requests[0])
-        )
+        return self._parts(StagedPart, replies, lambda: self._writer.stage(model, requests[0]))
 
     def finish(self) -> list[WrittenPart]:
         replies = self._node.command_writers(commands.FinishPart())

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.cluster import shared_output
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.async_workers import AsyncClusterWorkers

@@ -28,8 +28,8 @@ from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
+from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import BatchCounter

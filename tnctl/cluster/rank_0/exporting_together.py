@@ -27,7 +27,7 @@ from tnctl.serving.rows.export_document import (
 from tnctl.serving.rows.file_format import FileFormat, hashes_of
 from tnctl.serving.rows.precision import error_of_rows
 from tnctl.serving.rows.selection import TopRows
-from tnctl.tables.shards import HASHES_PER_SHARD, shards_of
+from tnctl.tables.plans import HASHES_PER_SHARD, shards_of
 
 TOP_ROWS_AT_A_TIME = 1 << 20  # 16 MiB
 IDS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 floats

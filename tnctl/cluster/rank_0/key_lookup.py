@@ -14,7 +14,7 @@ from tnctl.errors import Failure
 from tnctl.model.building import Model
 from tnctl.model.parameters import moving_statistics
 from tnctl.tables import SparseTable
-from tnctl.tables.shards import HASHES_PER_SHARD
+from tnctl.tables.plans import HASHES_PER_SHARD
 
 Groups = NDArray[np.uint16]
 Ids = NDArray[np.uint64]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0 import key_lookup

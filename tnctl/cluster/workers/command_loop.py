@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tnctl.checkpoint.owners import PartWriter, group_parts, tables_of
+from tnctl.checkpoint.owners import PartWriter, group_parts
 from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.errors import Failure
-from tnctl.evaluation.input_figures import norm_sums
+from tnctl.evaluation.importance import norm_sums
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
@@ -95,9 +95,9 @@ class CommandLoop(ABC):
             case commands.DenseStates(place=state):
                 return self.dense_states()[state].tobytes()
             case commands.MeasurePart(is_delta=is_delta):
-                return self._writer.measure(tables_of(model), is_delta=is_delta)
+                return self._writer.measure(model, is_delta=is_delta)
             case commands.StagePart(request=request):
-                return self._writer.stage(tables_of(model), request)
+                return self._writer.stage(model, request)
         return DONE
 
     def report_shortage(self, model: ParameterTables) -> None:

@@ -18,7 +18,7 @@ from tnctl.serving.rows.export import Chain, Request, Written, opened_part, writ
 from tnctl.serving.rows.export_document import ExportManifest, Threshold
 from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.selection import TopRows
-from tnctl.tables.shards import shards_of
+from tnctl.tables.plans import shards_of
 
 
 class ExportPart:

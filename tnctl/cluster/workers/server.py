@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import open_checkpoint
-from tnctl.checkpoint.table_loading import fill_tables
+from tnctl.checkpoint.rows import fill_tables
 from tnctl.cluster import shared_output
 from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands, server_commands

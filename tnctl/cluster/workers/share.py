@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.load import fill, open_checkpoint, refusing_larger_networks
+from tnctl.checkpoint.chain import open_checkpoint
+from tnctl.checkpoint.load import fill, refusing_larger_networks
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.messages.work import COMPUTING, READING

@@ -17,7 +17,7 @@ from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Record, repor
 from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES, FileReader
 from tnctl.data.formats.text_lines import is_utf8
 from tnctl.errors import Failure
-from tnctl.tables import checksums
+from tnctl.tables.text import RECORD_BYTES, tfrecords
 
 READ_BYTES = 4 << 20
 RECORDS = 16_384  # that are decoded together
@@ -62,13 +62,13 @@ class RecordReader(FileReader):
     def columns(self, url: str) -> list[str] | None:
         with files.open_input(url) as stream:
             head = files.read_most(stream, HEAD_BYTES)
-        framed = checksums.records(head, HEAD_LINES)
+        framed = tfrecords(head, HEAD_LINES)
         ends = zip(framed.starts.tolist(), (framed.starts + framed.lengths).tolist(), strict=True)
         return sorted({name for start, end in ends for name in _features(head[start:end])})
 
     def count_head(self, stream: BinaryIO) -> tuple[int, int]:
         head = files.read_most(stream, HEAD_BYTES)
-        framed = checksums.records(head, len(head) // FRAME_BYTES + 1)
+        framed = tfrecords(head, len(head) // FRAME_BYTES + 1)
         return len(framed.starts), framed.consumed
 
 
@@ -98,7 +98,7 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
             rest += data
             more = True
             while more:
-                framed = checksums.records(rest, RECORDS)
+                framed = tfrecords(rest, RECORDS)
                 records = _Records(url, [], [])
                 ends = framed.starts + framed.lengths
                 spans = zip(framed.starts.tolist(), ends.tolist(), framed.whole, strict=True)
@@ -121,7 +121,7 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
                 if framed.too_long:
                     raise Failure(
                         f"{url}, record {number}: longer than "
-                        f"{limits.mebibytes(checksums.RECORD_BYTES)}, the most that a record may "
+                        f"{limits.mebibytes(RECORD_BYTES)}, the most that a record may "
                         "have. Split the example into several"
                     )
                 more = len(framed.starts) == RECORDS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tnctl import manifest
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data.batches import Batch, joined
 from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells

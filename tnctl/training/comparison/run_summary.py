@@ -11,14 +11,14 @@ from pydantic import JsonValue
 from tnctl import files, limits
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
-from tnctl.checkpoint.document import Evaluation
+from tnctl.checkpoint.document import Evaluation, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_log
-from tnctl.training.report.report_document import Report, number_of
+from tnctl.training.report.report_document import Report
 from tnctl.training.run_folder import LOG, REPORT
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tnctl import files
-from tnctl.checkpoint.document import Position
+from tnctl.checkpoint.document import Position, number_of
 from tnctl.data.day_records import DayRecord, Fingerprint, OfDay
 from tnctl.data.days import (
     calendar,
@@ -39,7 +39,7 @@ from tnctl.training import events, recalibrating
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
 from tnctl.training.loop import train_passes
-from tnctl.training.report.report_document import Report, number_of
+from tnctl.training.report.report_document import Report
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 

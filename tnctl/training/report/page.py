@@ -6,19 +6,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tnctl.checkpoint.document import number_of
 from tnctl.evaluation.metrics import METRICS, main_metrics, shown
 from tnctl.evaluation.value_figures import FIGURES as FIGURES_BY_VALUE
 from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.progress import clock, size
 from tnctl.training.report.charts import Series, diagonal, lines, number
 from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
-from tnctl.training.report.report_document import (
-    Baseline,
-    LogLine,
-    RecalibratedHead,
-    Report,
-    number_of,
-)
+from tnctl.training.report.report_document import Baseline, LogLine, RecalibratedHead, Report
 from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
 DAYS_SHOWN = 400

@@ -13,6 +13,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tnctl import files, progress
+from tnctl.checkpoint.document import number_of
 from tnctl.data.days import daily
 from tnctl.documents import plain
 from tnctl.errors import refuse_if
@@ -20,7 +21,7 @@ from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import events, run_folder
-from tnctl.training.report.report_document import Report, number_of
+from tnctl.training.report.report_document import Report
 from tnctl.training.search import results, study
 from tnctl.training.search.search_parameters import Parameter, Value, words
 from tnctl.training.state import RunState

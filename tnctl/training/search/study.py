@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from tnctl import files
-from tnctl.checkpoint.completed_conf import differing_keys
+from tnctl.checkpoint.chain import differing_keys
 from tnctl.errors import Failure, UserError, refuse_if, shortened
 from tnctl.masking import masked
 

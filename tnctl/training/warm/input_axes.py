@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from tnctl.model.layers import Columns
 from tnctl.model.layers.weight_axes import Axis, Place, WeightAxes
-from tnctl.model.layout import CVM_COLUMNS, Layout
+from tnctl.model.layout import Layout
+from tnctl.tables.records import CVM_COLUMNS
 
 # Operations and layers of Keras, by the names of their classes.
 MOVING = {

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.chain import Checkpoint, Clock
-from tnctl.checkpoint.decayed_rows import known_rows
-from tnctl.checkpoint.table_document import Optimizer as SavedOptimizer
-from tnctl.checkpoint.table_document import Segment as SavedSegment
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.document import Clock, Table
+from tnctl.checkpoint.document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.document import Segment as SavedSegment
+from tnctl.checkpoint.rows import known_rows
 from tnctl.errors import Failure, UserError
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables
