@@ -20,8 +20,8 @@ from tnctl.data import statistics
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import joined
 from tnctl.data.sources import files_of
-from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import WHOLE, Remainder
+from tnctl.data.windows import training_batches
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, build

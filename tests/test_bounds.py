@@ -16,8 +16,8 @@ from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
 from tnctl.data import sources, statistics
-from tnctl.data.features import Features
-from tnctl.data.formats import parquet_files, prepared_rows
+from tnctl.data.features import Features, prepared_encoder
+from tnctl.data.formats import arrow_files
 from tnctl.data.formats.text_lines import BLOCK_BYTES
 from tnctl.data.formats.tfrecord_files import READ_BYTES
 from tnctl.data.raw_rows import raw_rows
@@ -173,7 +173,7 @@ def test_values_in_other_cells(tmp_path):
     conf = conf_of(path, "parquet")
     ids = pa.array([[1], [5] * (VALUES + 1)], pa.list_(pa.uint64()))
     table = pa.table({"ids_a": ids, "label_label": pa.array([0, 0], pa.float32())})
-    encode = prepared_rows.encoder(Features(conf, [(["a"], [1])], Statistics()))
+    encode = prepared_encoder(Features(conf, [(["a"], [1])], Statistics()))
     assert encode(table.slice(0, 1), lambda row: ("a", row + 1)).rows == 1
     with pytest.raises(Failure, match="a, row 2: the slots have 262,145 ids"):
         encode(table, lambda row: ("a", row + 1))
@@ -338,8 +338,8 @@ def test_a_long_column_is_read_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(files.InputFile, "read", counted)
     whole = [piece.table for piece in sources.pieces(conf, "train", ["a"])]
     assert max(largest) > 1_000_000
-    monkeypatch.setattr(parquet_files, "CHUNK_BYTES", 1 << 19)
-    monkeypatch.setattr(parquet_files, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(arrow_files, "CHUNK_BYTES", 1 << 19)
+    monkeypatch.setattr(arrow_files, "PART_BYTES", 1 << 16)
     largest.clear()
     parts = [piece.table for piece in sources.pieces(conf, "train", ["a"])]
     # Beside the parts that was asked for, pages are read whole.

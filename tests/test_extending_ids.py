@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tnctl.data.features import Features, indicator_width
-from tnctl.data.id_encoders import ENCODERS, HashIds, Ids, prepared
+from tnctl.data.slot_encoder import ENCODERS, HashIds, Ids, prepared
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import windows
 from tnctl.errors import UserError

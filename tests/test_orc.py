@@ -11,7 +11,7 @@ from bounded import conf_of, read, refused
 
 from tnctl import limits
 from tnctl.data import sources
-from tnctl.data.formats.orc_files import OrcReader
+from tnctl.data.formats.arrow_files import OrcReader
 from tnctl.data.unit_records import Unit
 from tnctl.data.units import record_of, units_again, units_of
 from tnctl.errors import Failure, UserError

@@ -17,7 +17,7 @@ from tnctl import documents, files, manifest, schema
 from tnctl.data import preparing, statistics
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
-from tnctl.data.formats.prepared_document import PreparedManifest
+from tnctl.data.formats.prepared_files import PreparedManifest
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError

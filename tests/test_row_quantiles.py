@@ -6,10 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tnctl.data import row_quantiles
+from tnctl.data import statistics
 from tnctl.data.features import Features
-from tnctl.data.row_quantiles import RANGES_KEPT, RowCounts, shared_out
-from tnctl.data.statistics import measure
+from tnctl.data.statistics import RANGES_KEPT, RowCounts, measure, shared_out
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.schema import from_values
@@ -92,7 +91,7 @@ def test_fewer_values_than_buckets_have_one_each(values, buckets, expected):
 
 
 def test_ranges_of_many_values_are_the_same_in_any_order(monkeypatch):
-    monkeypatch.setattr(row_quantiles, "RANGES_KEPT", 256)
+    monkeypatch.setattr(statistics, "RANGES_KEPT", 256)
     random = np.random.default_rng(2)
     values = np.concatenate([random.lognormal(3, 1, 20_000), -random.uniform(0, 9, 5000),
                              np.zeros(25_000), [1.7e308, -1.7e308, 5e-324]])  # fmt: skip

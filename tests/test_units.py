@@ -33,7 +33,6 @@ from tnctl.checkpoint.document import Position
 from tnctl.data import preparing, units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.file_pieces import EmptyError
-from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import (
     WHOLE,
     Progress,
@@ -44,7 +43,7 @@ from tnctl.data.unit_records import (
     dealt,
     remaining,
 )
-from tnctl.data.windows import none_left, windows
+from tnctl.data.windows import none_left, training_batches, windows
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.tables.columns import mix64

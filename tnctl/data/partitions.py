@@ -10,8 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from tnctl.data.file_pieces import Piece
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.file_pieces import FileReader, Piece
 from tnctl.errors import Failure
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"

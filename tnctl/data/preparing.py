@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
 from tnctl.data import row_split, sources, statistics
-from tnctl.data.bad_rows import Skipped
+from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
-from tnctl.data.formats.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.formats.prepared_files import PreparedManifest, SplitEntry
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import count_hint

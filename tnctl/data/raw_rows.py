@@ -12,7 +12,7 @@ import pyarrow as pa
 from tnctl import limits
 from tnctl.data import numbers, sources
 from tnctl.data.column_names import columns_read
-from tnctl.data.formats import json_paths, jsonl_files
+from tnctl.data.formats import jsonl_files
 from tnctl.data.formats.jsonl_files import Cutter
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.times import as_texts, is_temporal
@@ -82,7 +82,7 @@ def as_table(
         columns = dict.fromkeys(name for row in rows for name in row)
     return pa.table(
         {
-            name: _as_array(list(map(json_paths.lookup(name), rows)), cutters.get(name))
+            name: _as_array(list(map(jsonl_files.lookup(name), rows)), cutters.get(name))
             for name in columns
         }
     )

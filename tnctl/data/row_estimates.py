@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tnctl import files
 from tnctl.data import sources
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.file_pieces import FileReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.errors import Failure
 from tnctl.schema import Conf

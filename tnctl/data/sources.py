@@ -8,12 +8,10 @@ from typing import Any
 
 from tnctl import files
 from tnctl.data import arrivals, generated, partitions
-from tnctl.data.bad_rows import Skipped
+from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.file_pieces import EmptyError, EmptyFileError, Piece
+from tnctl.data.file_pieces import EmptyError, EmptyFileError, FileReader, GroupedReader, Piece
 from tnctl.data.formats.arrow_files import ArrowReader
-from tnctl.data.formats.file_reader import FileReader, GroupedReader
-from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import in_order

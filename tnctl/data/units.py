@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from tnctl.data import sources
-from tnctl.data.formats.file_reader import GroupedReader
+from tnctl.data.file_pieces import GroupedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.unit_records import MOST_UNITS, WHOLE, Remainder, Unit, UnitsRecord
 from tnctl.data.windows import window_rows

@@ -11,9 +11,8 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.unit_batches import UnitWindow, unit_batches, unit_windows
 from tnctl.data.unit_records import WHOLE, Remainder, Unit
-from tnctl.data.windows import window_rows
+from tnctl.data.windows import UnitWindow, unit_batches, unit_windows, window_rows
 from tnctl.evaluation.metrics import Scored, main_metrics, shown
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Evaluation

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl.data import arrow_tables
+from tnctl.data.bad_rows import refuse_large_window
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.read_ahead import in_order
-from tnctl.data.row_limits import refuse_large_window
 from tnctl.data.windows import window_rows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import columns_written, scored

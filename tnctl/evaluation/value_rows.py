@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.value_ids import ValueIds, ids_of_values
+from tnctl.data.arrow_tables import ValueIds, ids_of_values
 from tnctl.errors import UserError, did_you_mean, quoted
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.model.layout import EMBEDDING, LINEAR, Layout

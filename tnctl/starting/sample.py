@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tnctl import schema
 from tnctl.data import partitions, row_estimates
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.file_pieces import FileReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.errors import Failure, refuse_if
 from tnctl.progress import say

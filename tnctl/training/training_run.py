@@ -9,9 +9,9 @@ from functools import partial
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data import statistics
+from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import as_saved, chosen, sized
 from tnctl.data.days import conf_of_day, daily
-from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
