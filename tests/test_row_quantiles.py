@@ -8,6 +8,7 @@ import pytest
 
 from tnctl.data import statistics
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.statistics import RANGES_KEPT, RowCounts, measure, shared_out
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
@@ -138,7 +139,7 @@ def test_files_are_measured_alike_in_any_parts(tmp_path):
         measured.append(statistics.boundaries["n"].tolist())
     assert measured[0] == measured[1] == boundaries_of(present, 8).tolist()
     features = Features(conf, [(["n"], [1])], statistics)
-    ids = np.concatenate([window.ids[0] for window in windows(conf, features, "train")])
+    ids = np.concatenate([window.ids[0] for window in windows(Source(conf, "train"), features)])
     counts = np.bincount(ids.astype(np.int64))
     assert counts[8] == len(lines) - len(present)
     assert max(counts[:8]) - min(counts[:8]) < 10

@@ -183,6 +183,16 @@ class FileReader(ABC):
         read.
         """
 
+    def pieces_of_groups(
+        self,
+        url: str,
+        needed: list[str],  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        end: int | None,  # noqa: ARG002
+    ) -> Iterator[Piece]:
+        """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
+        raise Failure(f"{url} has no row groups, and some of them are to be read")
+
     def columns(self, url: str) -> list[str] | None:  # noqa: B027
         """The names of a file's columns, by its beginning; None where only all rows could tell."""
 
@@ -224,12 +234,6 @@ class GroupedReader(FileReader):
     @abstractmethod
     def group_rows(self, url: str) -> list[int]:
         """The rows of each row group of a file."""
-
-    @abstractmethod
-    def pieces_of_groups(
-        self, url: str, needed: list[str], first: int, end: int | None
-    ) -> Iterator[Piece]:
-        """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
 
     def counts(self, url: str) -> list[int]:
         return self.group_rows(url)

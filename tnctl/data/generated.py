@@ -173,9 +173,8 @@ def row_range(split: str, spec: Any) -> tuple[int, int]:
     return int(first), int(end)
 
 
-def pieces(split: str, spec: Any, needed: list[str]) -> Iterator[Piece]:
-    """The rows of a range, in order, with the columns `needed`."""
-    first, end = row_range(split, spec)
+def pieces(first: int, end: int, needed: list[str]) -> Iterator[Piece]:
+    """Rows `first` to `end` - 1, in order, with the columns `needed`."""
     require(NAME, needed, COLUMNS)
     for start in range(first, end, PIECE_ROWS):
         table = rows(start, min(start + PIECE_ROWS, end), needed)

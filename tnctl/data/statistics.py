@@ -20,6 +20,7 @@ from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.numbers import row_values
 from tnctl.data.numeric_inputs import vectors
 from tnctl.data.slot_encoder import Lists, bucket_numbers
+from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure, quoted
 from tnctl.schema import Conf, Data, Numeric, Slot
@@ -289,7 +290,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
             [_numbers(whole, name, slot, conf.data, where) for name, slot in slots.items()],
         )
 
-    for piece in sources.pieces(conf, "train", list(dict.fromkeys(columns))):
+    for piece in Source(conf, "train").pieces(list(dict.fromkeys(columns))):
         skipped.add(piece.skipped, piece.reason, piece.first)
         (inputs_read, slots_read), _ = skipped.good(piece.table, piece.where, read)
         for takers, values in zip(moments.values(), inputs_read, strict=True):

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data import numbers, sources
+from tnctl.data import numbers
 from tnctl.data.bad_rows import Skipped, chosen, refuse_large_window
 from tnctl.data.batches import Batch, joined, taken
 from tnctl.data.column_names import label_keys
 from tnctl.data.features import Features, labels_of, prepared_encoder, prepared_labels
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.read_ahead import ReadAhead, in_order
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import WHOLE, Progress, Remainder, Unit
 from tnctl.errors import Failure
 from tnctl.schema import Conf
@@ -28,22 +29,14 @@ NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed 
 WINDOW_BITS, ROW_BITS = 32, 40
 
 
-def window_rows(window: int, batch_size: int) -> int:
-    """Rows per window: `window` (data.window) rounded up to whole batches."""
-    return -(-window // batch_size) * batch_size
-
-
-def count_hint(conf: Conf, split: str) -> int | None:
+def count_hint(source: Source) -> int | None:
     """The number of rows of a split's windows where it costs little to know, else None."""
-    if split == "train" and conf.data.negatives < 1:
-        return None
-    return sources.count_hint(conf, split)
+    return None if source.drops_negatives else source.known_rows()
 
 
 def windows(
-    conf: Conf,
+    source: Source,
     features: Features,
-    split: str,
     *,
     limit: int | None = None,
     start: int = 0,
@@ -60,11 +53,11 @@ def windows(
     With a `unit` the windows are those of that part of the split, which may have no row; rows that
     cannot be read are only counted, for whoever reads all units to report.
     """
-    size = window_rows(conf.data.window, conf.train.batch_rows)
-    encode = prepared_encoder(features) if conf.data.prepared else features.encode
-    skipped = skipped or Skipped(split, conf.data.bad_rows)
-    tables = _tables(conf, features.columns, encode, split, skipped, unit)
-    if conf.data.bad_rows:
+    data, size = source.data, source.window_rows
+    encode = prepared_encoder(features) if data.prepared else features.encode
+    skipped = skipped or Skipped(source.split, data.bad_rows)
+    tables = _tables(source, features.columns, encode, skipped, unit)
+    if data.bad_rows:
         encoded = _parts(tables, partial(_good, encode, skipped), size, start, limit)
     else:
         whole = _parts(tables, _unread, size, start, limit)
@@ -84,16 +77,16 @@ def windows(
     if not unit.is_split:
         return
     if rows == 0 and start == 0 and limit != 0:
-        raise none_left(conf, split, skipped)
+        raise none_left(source, skipped)
     skipped.report()
 
 
-def none_left(conf: Conf, split: str, skipped: Skipped) -> Failure:
+def none_left(source: Source, skipped: Skipped) -> Failure:
     """What to raise for a split that has rows, and none that is used."""
-    if split == "train" and conf.data.negatives < 1 and not skipped.rows:
-        why = f"data.negatives={conf.data.negatives} keeps none. Raise it"
-        return Failure(f"no row of data.{split} is left: {why}")
-    return sources.no_rows(conf, split, skipped)
+    if source.drops_negatives and not skipped.rows:
+        why = f"data.negatives={source.data.negatives} keeps none. Raise it"
+        return Failure(f"no row of data.{source.split} is left: {why}")
+    return source.no_rows(skipped)
 
 
 def _unread(table: pa.Table, where: Where) -> tuple[tuple[pa.Table, Where], int]:
@@ -133,21 +126,21 @@ def _parts(
 
 
 def _tables(
-    conf: Conf, columns: list[str], encode: Encode, split: str, skipped: Skipped, unit: Unit
+    source: Source, columns: list[str], encode: Encode, skipped: Skipped, unit: Unit
 ) -> Iterator[tuple[pa.Table, Where]]:
     """The rows of a unit, without the negatives that are left out.
 
     Those are chosen by the number of a row among the rows of the unit that can be read.
     """
     first = unit.index << ROW_BITS
-    for piece in sources.pieces(conf, split, columns, unit):
+    for piece in source.pieces(columns, unit):
         skipped.add(piece.skipped, piece.reason, piece.first)
         table, where = piece.table, piece.where
-        if split == "train" and conf.data.negatives < 1:
-            if conf.data.bad_rows:
+        if source.drops_negatives:
+            if source.data.bad_rows:
                 _, rows = skipped.good(table, where, encode)
                 table, where = table.take(rows), chosen(where, rows)
-            kept = _sampled(conf, table, where, first)
+            kept = _sampled(source.conf, table, where, first)
             first += table.num_rows
             table, where = table.take(kept), chosen(where, kept)
         yield table, where
@@ -182,7 +175,7 @@ def count_kept(conf: Conf, most: int) -> tuple[int, int]:
         return _sampled(conf, table, where, 0)
 
     kept = rows = 0
-    for piece in sources.pieces(conf, "train", [label.column], WHOLE):
+    for piece in Source(conf, "train").pieces([label.column]):
         chosen_rows, good = skipped.good(piece.table, piece.where, read)
         kept, rows = kept + len(chosen_rows), rows + len(good)
         if rows >= most:
@@ -230,9 +223,8 @@ Ordering = Callable[[UnitWindow, int], NDArray[np.uint32]]  # the order of a win
 
 
 def unit_windows(
-    conf: Conf,
+    source: Source,
     features: Features,
-    split: str,
     remainders: Iterable[Remainder],
     skipped: Skipped,
     limit: int | None = None,
@@ -241,15 +233,14 @@ def unit_windows(
 
     `limit` is the most rows of each. Raises `Failure` as `windows` does.
     """
-    size = window_rows(conf.data.window, conf.train.batch_rows)
     for left in remainders:
         unit, number, offset, ended = left.unit, left.window, left.offset, False
         skipped_before = skipped.rows
         for rows in windows(
-            conf, features, split, limit=limit, start=number, skipped=skipped, unit=unit
+            source, features, limit=limit, start=number, skipped=skipped, unit=unit
         ):
             # No window of the unit follows on a short one.
-            ended = rows.rows < size
+            ended = rows.rows < source.window_rows
             count = skipped.rows - skipped_before if ended else None
             yield UnitWindow(unit.index, number, offset, rows, count)
             number, offset = number + 1, 0
@@ -310,11 +301,6 @@ def training_batches(
     def shuffled(window: UnitWindow, rows: int) -> NDArray[np.uint32]:
         return order(conf.seed, passes, window.number, rows, conf.data.shuffle, window.unit)
 
-    source = unit_windows(conf, features, "train", remainders, skipped)
-    with ReadAhead(source, WINDOWS_AHEAD) as ahead:
-        yield from unit_batches(
-            ahead,
-            shuffled,
-            conf.train.batch_rows,
-            window_rows(conf.data.window, conf.train.batch_rows),
-        )
+    source = Source(conf, "train")
+    with ReadAhead(unit_windows(source, features, remainders, skipped), WINDOWS_AHEAD) as ahead:
+        yield from unit_batches(ahead, shuffled, conf.train.batch_rows, source.window_rows)

@@ -13,7 +13,7 @@ from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.read_ahead import in_order
-from tnctl.data.windows import window_rows
+from tnctl.data.sources import window_rows
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import columns_written, scored
 from tnctl.evaluation.split_scoring import features_of
