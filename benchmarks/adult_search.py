@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 import tnctl
 from benchmarks import timing
 from benchmarks.workload import FOLDER
-from tnctl.data import sources
+from tnctl.data.sources import Source
 from tnctl.evaluation.metrics import auc
 from tnctl.training.search import results
 
@@ -128,7 +128,7 @@ def of_trees(data: list[str], trials: int, seeds: Sequence[int]) -> tuple[float,
     columns = [name for name in conf.data.columns or [] if name != LABEL]
     tables = {
         split: pa.concat_tables(
-            piece.table for piece in sources.pieces(conf, split, [*columns, LABEL])
+            piece.table for piece in Source(conf, split).pieces([*columns, LABEL])
         )
         for split in ("train", "validation", "test")
     }

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from tnctl import limits
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
@@ -200,7 +201,7 @@ def read(url: Path, kind: str) -> str:
     conf = conf_of(url, kind)
     features = Features(conf, [(["a"], [1])], Statistics())
     try:
-        return f"{sum(window.rows for window in windows(conf, features, 'train')):,} rows"
+        return f"{sum(window.rows for window in windows(Source(conf, 'train'), features)):,} rows"
     except UserError as error:
         return str(error)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
@@ -48,7 +49,7 @@ def read(conf):
 def each(conf):
     """The windows of data.train, one after the other."""
     features = Features(conf, [(list(conf.slots), [1] * len(conf.slots))], Statistics())
-    return windows(conf, features, "train")
+    return windows(Source(conf, "train"), features)
 
 
 def refused(conf, *words, kind=Failure):

@@ -19,9 +19,9 @@ import tensorflow as tf
 from tnctl.data import statistics
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import joined
-from tnctl.data.sources import files_of
-from tnctl.data.unit_batches import training_batches
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import WHOLE, Remainder
+from tnctl.data.windows import training_batches
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, build
@@ -172,7 +172,7 @@ class MicroBatches:
         return range(self.workers)
 
     def _batches(self, rank, passes):
-        [path] = files_of(self.conf, "train")[rank :: self.workers]
+        [path] = Source(self.conf, "train").files[rank :: self.workers]
         data = dataclasses.replace(self.conf.data, train=Path(path).name)
         conf = dataclasses.replace(self.conf, data=data)
         skipped = Skipped("train", 0)

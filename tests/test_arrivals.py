@@ -13,6 +13,7 @@ from test_generated import calibrated, sigmoid
 
 from tnctl.data import arrivals, days, sources, units
 from tnctl.data.generated import row_range as range_of_generated
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import auc
 from tnctl.schema import from_values
@@ -154,14 +155,14 @@ def test_a_split_knows_the_rows_that_were_trained_on(train, split, spec, seen):
     setattr(conf.data, split, spec)
     first, end = sources.row_range(conf.data, split)
     needed = ["user_id", "reachable"]
-    read = list(sources.pieces(conf, split, needed))
+    read = list(Source(conf, split).pieces(needed))
     expected = arrivals.rows(first, end, needed, seen)
     assert values(read, "reachable") == expected["reachable"].to_pylist()
-    assert sources.count_hint(conf, split) == end - first
+    assert Source(conf, split).known_rows() == end - first
     # Workers that share the split read the same rows.
     of_units = [
-        piece for unit in units.units_of(conf, split, 2)
-        for piece in sources.pieces(conf, split, needed, unit)
+        piece for unit in units.units_of(Source(conf, split), 2)
+        for piece in Source(conf, split).pieces(needed, unit)
     ]  # fmt: skip
     assert values(of_units, "reachable") == expected["reachable"].to_pylist()
     assert values(of_units, "user_id") == expected["user_id"].to_pylist()
@@ -191,7 +192,7 @@ def test_a_day_is_as_many_rows_as_it_is_said_to_have():
 
 
 def test_columns_and_unknown_names():
-    assert sources.columns_of(conf_of(), "train") == arrivals.COLUMNS
+    assert Source(conf_of(), "train").columns() == arrivals.COLUMNS
     with pytest.raises(Failure, match="arrivals has no column 'user'"):
         next(arrivals.pieces(0, 10, ["user"], 0))
 

@@ -13,7 +13,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.cli import compose
 from tnctl.cluster.workers.share import Share
 from tnctl.data import batch_sizes, generated
-from tnctl.data.row_estimates import RowCount
+from tnctl.data.sources import RowCount, Source
 from tnctl.errors import Failure, Stopped
 from tnctl.training.step import TrainingStep
 
@@ -78,7 +78,7 @@ def test_without_a_number_of_rows_it_is_the_largest(monkeypatch, broken):
         if broken:
             raise Failure("cannot be read")
 
-    monkeypatch.setattr(batch_sizes.row_estimates, "count_rows", count)
+    monkeypatch.setattr(Source, "count", count)
     choice = batch_sizes.chosen(conf_of())
     assert (choice.batch_size, choice.rows) == (4096, None)
     assert choice.sentence == "train.batch_size=4096: the number of rows is unknown"
@@ -119,7 +119,7 @@ def test_a_run_that_is_resumed_keeps_its_batch_size(cli, workspace, monkeypatch)
         train(cli, workspace, code=130)
     assert saved_size(workspace) == 32
     many = RowCount(1e9, 1e9, 1e9)
-    monkeypatch.setattr(batch_sizes.row_estimates, "count_rows", lambda *_: many)
+    monkeypatch.setattr(Source, "count", lambda *_: many)
     assert "rows are" not in train(cli, workspace).err
     digests = [loading.digest(loading.newest(str(workspace / run))) for run in ("run", "whole")]
     assert digests[0] == digests[1]
@@ -156,11 +156,8 @@ def test_workers_train_with_the_batch_size_of_worker_0(workspace, monkeypatch):
     monkeypatch.setattr(Share, "__init__", noting)
     given = ["output=run", "train.batch_size=null", "evaluation.ablate=false", "data.test=null"]
     conf = compose.compose(workspace / "small.yaml", given)
-    counts = []
-    count = batch_sizes.row_estimates.count_rows
-    monkeypatch.setattr(
-        batch_sizes.row_estimates, "count_rows", lambda *of: counts.append(of) or count(*of)
-    )
+    counts, by_rows = [], batch_sizes.by_rows
+    monkeypatch.setattr(batch_sizes, "by_rows", lambda n: counts.append(n) or by_rows(n))
     (workspace / "clicks/more.csv").write_bytes((workspace / "clicks/train.csv").read_bytes())
     data = dataclasses.replace(conf.data, train=["train.csv", "more.csv"])
     cluster = schema.Cluster(start="local", workers=2)
@@ -174,6 +171,6 @@ def test_workers_train_with_the_batch_size_of_worker_0(workspace, monkeypatch):
         train=dataclasses.replace(conf.train, epochs=2),
         cluster=dataclasses.replace(cluster, workers=1),
     )
-    monkeypatch.setattr(batch_sizes.row_estimates, "count_rows", None)
+    monkeypatch.setattr(Source, "count", None)
     _, errors = cluster_in_one_process.train_together(more, 2)
     assert not errors and sizes == [32] * 4

@@ -15,12 +15,13 @@ import pytest
 from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
-from tnctl.data import sources, statistics
-from tnctl.data.features import Features
-from tnctl.data.formats import parquet_files, prepared_rows
+from tnctl.data import statistics
+from tnctl.data.features import Features, prepared_encoder
+from tnctl.data.formats import arrow_files
 from tnctl.data.formats.text_lines import BLOCK_BYTES
 from tnctl.data.formats.tfrecord_files import READ_BYTES
 from tnctl.data.raw_rows import raw_rows
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Slot
@@ -173,7 +174,7 @@ def test_values_in_other_cells(tmp_path):
     conf = conf_of(path, "parquet")
     ids = pa.array([[1], [5] * (VALUES + 1)], pa.list_(pa.uint64()))
     table = pa.table({"ids_a": ids, "label_label": pa.array([0, 0], pa.float32())})
-    encode = prepared_rows.encoder(Features(conf, [(["a"], [1])], Statistics()))
+    encode = prepared_encoder(Features(conf, [(["a"], [1])], Statistics()))
     assert encode(table.slice(0, 1), lambda row: ("a", row + 1)).rows == 1
     with pytest.raises(Failure, match="a, row 2: the slots have 262,145 ids"):
         encode(table, lambda row: ("a", row + 1))
@@ -206,11 +207,11 @@ def test_rows_that_are_kept_as_they_were_read(tmp_path):
     """A model keeps some raw rows, as Python's objects: few of those that are long."""
     path = tmp_path / "a"
     pq.write_table(pa.table({"a": ["x" * (LINE // 20)] * 40, "y": [0] * 40}), path)
-    assert 8 < len(raw_rows(conf_of(path, "parquet"), "train", 30)) < 20
+    assert 8 < len(raw_rows(Source(conf_of(path, "parquet"), "train"), 30)) < 20
     pq.write_table(pa.table({"a": [list(range(20))] * 40, "y": [0] * 40}), path)
-    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 30
+    assert len(raw_rows(Source(conf_of(path, "parquet"), "train"), 30)) == 30
     pq.write_table(pa.table({"a": ["x" * (2 * LINE)] * 2, "y": [0] * 2}), path)
-    assert len(raw_rows(conf_of(path, "parquet"), "train", 30)) == 1
+    assert len(raw_rows(Source(conf_of(path, "parquet"), "train"), 30)) == 1
 
 
 # ---- Vocabularies
@@ -302,10 +303,10 @@ def lists(values, rows):
 def test_the_rows_of_a_batch_follow_their_values(tmp_path):
     """2^23 values in a row group come in parts of 2^22, and not of 65,536 rows."""
     pq.write_table(pa.table({"a": lists(512, 1 << 14), "y": np.zeros(1 << 14)}), tmp_path / "a")
-    pieces = list(sources.pieces(conf_of(tmp_path / "a", "parquet"), "train", ["a", "y"]))
+    pieces = list(Source(conf_of(tmp_path / "a", "parquet"), "train").pieces(["a", "y"]))
     assert [piece.table.num_rows for piece in pieces] == [1 << 13] * 2
     assert pieces[1].where(0) == (str(tmp_path / "a"), (1 << 13) + 1)
-    plain = list(sources.pieces(conf_of(tmp_path / "a", "parquet"), "train", ["y"]))
+    plain = list(Source(conf_of(tmp_path / "a", "parquet"), "train").pieces(["y"]))
     assert [piece.table.num_rows for piece in plain] == [1 << 14]
 
 
@@ -336,12 +337,12 @@ def test_a_long_column_is_read_in_parts(tmp_path, monkeypatch):
         return plain(self, size)
 
     monkeypatch.setattr(files.InputFile, "read", counted)
-    whole = [piece.table for piece in sources.pieces(conf, "train", ["a"])]
+    whole = [piece.table for piece in Source(conf, "train").pieces(["a"])]
     assert max(largest) > 1_000_000
-    monkeypatch.setattr(parquet_files, "CHUNK_BYTES", 1 << 19)
-    monkeypatch.setattr(parquet_files, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(arrow_files, "CHUNK_BYTES", 1 << 19)
+    monkeypatch.setattr(arrow_files, "PART_BYTES", 1 << 16)
     largest.clear()
-    parts = [piece.table for piece in sources.pieces(conf, "train", ["a"])]
+    parts = [piece.table for piece in Source(conf, "train").pieces(["a"])]
     # Beside the parts that was asked for, pages are read whole.
     assert max(largest) <= 1 << 18
     assert pa.concat_tables(parts) == pa.concat_tables(whole)

@@ -18,7 +18,7 @@ from tnctl.cli import arguments, compose
 from tnctl.data import days as of_data
 from tnctl.data import generated
 from tnctl.data.days import Days, conf_of_day, day_number, days_of, in_order
-from tnctl.data.sources import files_of
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 
 DAILY_PAGE = Path(__file__).parent.parent / "docs/daily.md"
@@ -91,7 +91,7 @@ def test_the_days_that_are_found(case):
     form = "202401{}" if case == "beside a glob" else "2024-01-{}"
     assert days_found == Days(*([form.format(day) for day in days] for days in expected))
     day = days_found.there[-1]
-    names = files_of(conf_of_day(conf, day), "train")
+    names = Source(conf_of_day(conf, day), "train").files
     assert names and all(Path(name).is_file() and day in name for name in names)
 
 
@@ -105,7 +105,9 @@ def test_days_by_url(tree):
         memory.pipe(f"/clicks/{day}/a#1.csv", b"")
     conf = conf_of("memory://clicks/{day}/a#?.csv", root=None)
     assert days_of(conf) == Days(["20240101", "20240103"], ["20240102"], [])
-    assert files_of(conf_of_day(conf, "20240103"), "train") == ["memory:///clicks/20240103/a#1.csv"]
+    assert Source(conf_of_day(conf, "20240103"), "train").files == [
+        "memory:///clicks/20240103/a#1.csv"
+    ]
     for train in ("memory://clicks/{day}/", "memory://clicks/{day}/**/*.csv"):
         assert days_of(conf_of(train, root=None)).there == ["20240101", "20240103"]
 
@@ -141,7 +143,7 @@ def test_a_bracket_in_a_folder_before_the_day(tmp_path, monkeypatch, root, folde
     conf = conf_of(folder + name, root=root and root.format(tmp_path))
     assert days_of(conf).there == ["d1", "d10"]
     for day in ("d1", "d10"):
-        [url] = files_of(conf_of_day(conf, day), "train")
+        [url] = Source(conf_of_day(conf, day), "train").files
         assert "run[1]" in url and day in url
 
 
@@ -201,7 +203,7 @@ def test_two_names_of_one_day(tree):
 @pytest.mark.usefixtures("tree")
 def test_one_day_is_named_where_only_one_will_do():
     with pytest.raises(UserError, match="such as data"):
-        files_of(conf_of("day={day}/a.csv"), "train")
+        list(Source(conf_of("day={day}/a.csv"), "train").files)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tnctl.data import sources, units
+from tnctl.data import units
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
@@ -33,7 +34,7 @@ def features_of(conf):
 
 def refused(conf, *words, kind=Failure):
     with pytest.raises(UserError) as caught:
-        list(windows(conf, features_of(conf), "train"))
+        list(windows(Source(conf, "train"), features_of(conf)))
     text = str(caught.value)
     assert isinstance(caught.value, kind)
     assert caught.value.exit_code == (1 if kind is Failure else 2)
@@ -70,7 +71,7 @@ def test_a_bad_row_is_named(tmp_path, monkeypatch, line, words, good_rows, strip
     refused(conf, "a.csv", *words)
     number = text.split(b"\n").index(line.rstrip()) + 1
     with pytest.raises(Failure, match=rf"(line|row) {number}\b"):
-        list(windows(conf, Features(conf, [], Statistics()), "train"))
+        list(windows(Source(conf, "train"), Features(conf, [], Statistics())))
 
 
 def test_missing_columns_get_a_suggestion(tmp_path):
@@ -97,7 +98,7 @@ def test_empty_files_and_splits(tmp_path):
     words = ("no row of data.train is left: 1 cannot be read. The first: ", "bad.csv, line 2: ")
     refused(conf_of(tmp_path, "bad.csv", bad_rows=5), *words)
     conf = conf_of(tmp_path, ["header.csv", "a.csv"])
-    read = list(windows(conf, Features(conf, [(["a"], [1])], Statistics()), "train"))
+    read = list(windows(Source(conf, "train"), Features(conf, [(["a"], [1])], Statistics())))
     assert [window.rows for window in read] == [1]
 
 
@@ -153,7 +154,7 @@ def test_values_are_shown_in_part_and_printable(tmp_path):
     conf = conf_of(tmp_path, "a.parquet", format="parquet", slots=conf.slots)
     refused(conf, "row 1, column 'a': '" + r"\xff\x07" * 10)
     with pytest.raises(Failure) as caught:
-        list(windows(conf, features_of(conf), "train"))
+        list(windows(Source(conf, "train"), features_of(conf)))
     assert len(str(caught.value)) < 500
 
 
@@ -161,10 +162,10 @@ def test_the_way_out_of_infinite_numbers(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,n,y\nx,inf,0\n")
     conf = conf_of(tmp_path, numeric={"n": Numeric(transform="log1p")})
     with pytest.raises(Failure, match=r"column 'n': inf is infinite. Mend the row$"):
-        list(windows(conf, features_of(conf), "train"))
+        list(windows(Source(conf, "train"), features_of(conf)))
     (tmp_path / "a.csv").write_bytes(b"a,n,y\nx,1e300,0\n")
     refused(conf_of(tmp_path), "column 'n': 1e+300 is too large", "transform=log1p")
-    list(windows(conf, features_of(conf), "train"))
+    list(windows(Source(conf, "train"), features_of(conf)))
 
 
 def test_keys_asked_wrongly(tmp_path):
@@ -219,7 +220,7 @@ def test_labels_of_texts_get_the_key_that_takes_them(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     refused(conf_of(tmp_path, "a.jsonl", format="jsonl"), "data.label.positive=[yes]")
     conf = conf_of(tmp_path, label=Label(column="y", positive=["yes"]))
-    [window] = windows(conf, features_of(conf), "train")
+    [window] = windows(Source(conf, "train"), features_of(conf))
     assert window.labels.tolist() == [[0], [1]]
 
 
@@ -227,7 +228,7 @@ def test_a_header_where_a_row_should_be(tmp_path):
     (tmp_path / "a.csv").write_bytes(2 * (b'a,"n",y\n' + GOOD))
     refused(conf_of(tmp_path), "a.csv, line 3: the header again", "data.bad_rows")
     conf = conf_of(tmp_path, bad_rows=1)
-    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [2]
+    assert [window.rows for window in windows(Source(conf, "train"), features_of(conf))] == [2]
     conf = conf_of(tmp_path, header=False, columns=["a", "n", "y"])
     refused(conf, "a.csv, line 1: the names of the columns", "data.header=true", "skip_rows=1")
     # Only one of its values is a name: a value, and no header.
@@ -243,7 +244,7 @@ def test_another_delimiter_is_named(tmp_path, delimiter):
         conf_of(tmp_path), "a.csv has no column 'a'", f"Give \"data.delimiter='{shown}'\""
     )  # fmt: skip
     conf = conf_of(tmp_path, delimiter=shown)
-    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [1]
+    assert [window.rows for window in windows(Source(conf, "train"), features_of(conf))] == [1]
     # A name that is in no case there gets a near one, as before.
     (tmp_path / "a.csv").write_bytes(b"aa,n,y;z\n" + GOOD)
     refused(conf_of(tmp_path), "no column 'a'", "Did you mean 'aa'?")
@@ -268,7 +269,7 @@ def test_files_of_other_formats_are_known_by_their_beginning(tmp_path):
     # Text that only begins alike is read.
     (tmp_path / "a.csv").write_bytes(b"PAR1," + text[2:])
     conf = conf_of(tmp_path, slots={"PAR1": Slot()})
-    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [1]
+    assert [window.rows for window in windows(Source(conf, "train"), features_of(conf))] == [1]
 
 
 def write_parts(folder, kind):
@@ -294,17 +295,17 @@ def test_empty_parts_are_passed_over_where_a_key_says_so(tmp_path, kind, capsys)
     refused(conf_of(tmp_path, **options), f"part-0.{kind} is empty", "data.skip_empty=true")
     conf = conf_of(tmp_path, **options, skip_empty=True)
     capsys.readouterr()
-    assert [window.rows for window in windows(conf, features_of(conf), "train")] == [2]
-    assert sources.columns_of(conf, "train") == ["a", "n", "y"]
+    assert [window.rows for window in windows(Source(conf, "train"), features_of(conf))] == [2]
+    assert Source(conf, "train").columns() == ["a", "n", "y"]
     [line] = capsys.readouterr().err.splitlines()  # of the first one
     assert f"part-0.{kind} is empty. Such files are passed over" in line
-    assert sources.count_hint(conf, "train") == (2 if kind == "parquet" else None)
+    assert Source(conf, "train").known_rows() == (2 if kind == "parquet" else None)
     read = [
         window.rows
-        for unit in units.units_of(conf, "train", 2)
-        for window in windows(conf, features_of(conf), "train", unit=unit)
+        for unit in units.units_of(Source(conf, "train"), 2)
+        for window in windows(Source(conf, "train"), features_of(conf), unit=unit)
     ]
     assert read == [2]
     conf = conf_of(tmp_path, **options | {"train": f"part-0.{kind}"}, skip_empty=True)
     refused(conf, "data.train has no rows")
-    assert sources.columns_of(conf, "train") is None
+    assert Source(conf, "train").columns() is None

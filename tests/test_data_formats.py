@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import files
-from tnctl.data import file_pieces, sources
+from tnctl.data import file_pieces
 from tnctl.data.formats import text_lines, tfrecord_files
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Slot
 from tnctl.tables.text import crc32c
@@ -37,7 +38,7 @@ def conf_of(root, format, train="a", **data):
 def read(conf, needed):
     """All rows as dicts, where each stands, and how many were passed over."""
     rows, places, skipped = [], [], 0
-    for piece in sources.pieces(conf, "train", needed):
+    for piece in Source(conf, "train").pieces(needed):
         skipped += piece.skipped
         assert bool(piece.reason) == bool(piece.skipped)
         rows += piece.table.to_pylist()
@@ -607,15 +608,15 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     with served(tmp_path) as url:
         rows, _, _ = read(conf_of(url, format), ["1"])
         if format in ("parquet", "orc"):
-            assert sources.columns_of(conf_of(url, format), "train") == ["1"]
-            assert sources.count_hint(conf_of(url, format), "train") == len(ids)
+            assert Source(conf_of(url, format), "train").columns() == ["1"]
+            assert Source(conf_of(url, format), "train").known_rows() == len(ids)
     HTTPFileSystem.clear_instance_cache()
     assert [int(row["1"]) for row in rows] == ids.tolist()
 
 
 def test_nested_values_in_a_column_that_nobody_reads(tmp_path):
     (tmp_path / "a").write_bytes(b'{"a": 1, "b": ' + b"[" * 10**5 + b"]" * 10**5 + b"}\n" + OBJECT)
-    assert sources.columns_of(conf_of(tmp_path, "jsonl"), "train") == ["a", "label"]
+    assert Source(conf_of(tmp_path, "jsonl"), "train").columns() == ["a", "label"]
 
 
 @pytest.fixture(scope="module")
@@ -730,7 +731,9 @@ def test_shipped_confs_read_their_files(tmp_path, name):
     [conf] = confs
     assert len(conf.slots) == slots
     measured = measure(conf)
-    [window] = windows(conf, Features(conf, [(list(conf.slots), [1] * slots)], measured), "train")
+    [window] = windows(
+        Source(conf, "train"), Features(conf, [(list(conf.slots), [1] * slots)], measured)
+    )
     if labels is not None:
         assert window.labels[:, 0].tolist() == labels
     cells = np.diff(window.offsets[0]).reshape(window.rows, slots)

@@ -15,6 +15,7 @@ from tnctl import files
 from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
@@ -23,7 +24,7 @@ from tnctl.schema import Label, Numeric, Slot
 
 def read(conf):
     features = Features(conf, tables_of(conf), measure(conf))
-    return list(windows(conf, features, "train"))
+    return list(windows(Source(conf, "train"), features))
 
 
 def same(first, second):
@@ -238,8 +239,8 @@ def test_parquet_is_csv(tmp_path, dictionary):
     pq.write_table(table, root + "/a.parquet", row_group_size=6)
     conf = conf_of_rows(root=root, train="a.parquet", format="parquet")
     same(read(conf), read(conf_of_rows(root=root, train="a.csv")))
-    assert count_hint(conf, "train") == 21
-    assert raw_rows(conf, "train", 1) == [{"a": None, "b": -9, "n": None, "y": 0}]
+    assert count_hint(Source(conf, "train")) == 21
+    assert raw_rows(Source(conf, "train"), 1) == [{"a": None, "b": -9, "n": None, "y": 0}]
 
 
 def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
@@ -259,7 +260,7 @@ def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,y\n\xff\xfe,1\n ok ,0\n")
     conf = conf_of(root=str(tmp_path), train="a.csv", check_utf8=False, strip=True)
     assert cells_of(read(conf)[0]) == [[value_id(b"\xff\xfe")], [value_id("ok")]]
-    rows = raw_rows(conf, "train", 5)
+    rows = raw_rows(Source(conf, "train"), 5)
     assert rows[0]["a"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
 
 
@@ -272,7 +273,7 @@ def test_tabs_do_not_quote(tmp_path):
 def test_raw_rows_encode_to_the_same_window(tmp_path):
     write_csv(str(tmp_path / "a.csv"))
     conf = conf_of_rows(root=str(tmp_path), train="a.csv")
-    rows = raw_rows(conf, "train", 8)
+    rows = raw_rows(Source(conf, "train"), 8)
     assert rows[0] == {"a": "", "b": "-9", "n": None, "y": 0.0}
     features = Features(conf, tables_of(conf), measure(conf))
     again = features.encode(as_table(rows, cutters(conf)), lambda row: ("rows", row))

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import documents
-from tnctl.data import statistics
+from tnctl.data import sources
 from tnctl.data.features import Features
 from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, Statistics, measure
 from tnctl.data.statistics_document import Measured
@@ -111,7 +111,7 @@ def test_json_is_exact():
 def test_nothing_to_measure_reads_nothing(monkeypatch):
     given = Numeric(transform="standardize", mean=1.0, deviation=2.0)
     conf = Conf(recipe={"name": "lr"}, slots={"a": Slot()}, numeric={"n": Numeric(), "g": given})
-    monkeypatch.setattr(statistics.sources, "pieces", None)
+    monkeypatch.setattr(sources.Source, "pieces", None)
     assert measure(conf) == Statistics({"g": (1.0, 2.0)})
 
 

@@ -22,6 +22,7 @@ from tnctl.data.batches import batches, joined, taken
 from tnctl.data.features import Features
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.sources import Source, window_rows
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import count_hint, order
 from tnctl.errors import Failure
@@ -67,24 +68,26 @@ def rows_of(window):
 
 def test_windows_are_exact_and_do_not_change_the_rows():
     whole = shipped("generated", train="0:1000", window=1000, batch_size=1)
-    (window,) = windows.windows(whole, features_of(whole), "train")
+    (window,) = windows.windows(Source(whole, "train"), features_of(whole))
     conf = shipped("generated", train="0:1000", window=250, batch_size=64)
-    assert windows.window_rows(conf.data.window, conf.train.batch_size) == 256
-    parts = list(windows.windows(conf, features_of(conf), "train"))
+    assert window_rows(conf.data.window, conf.train.batch_size) == 256
+    parts = list(windows.windows(Source(conf, "train"), features_of(conf)))
     assert [part.rows for part in parts] == [256, 256, 256, 232]
     assert [row for part in parts for row in rows_of(part)] == rows_of(window)
-    later = list(windows.windows(conf, features_of(conf), "train", start=2))
+    later = list(windows.windows(Source(conf, "train"), features_of(conf), start=2))
     assert [rows_of(w) for w in later] == [rows_of(w) for w in parts[2:]]
     for limit, sizes in ((256, [256]), (300, [256, 44]), (5000, [256, 256, 256, 232])):
-        cut = windows.windows(conf, features_of(conf), "train", limit=limit)
+        cut = windows.windows(Source(conf, "train"), features_of(conf), limit=limit)
         assert [w.rows for w in cut] == sizes
 
 
 def test_windows_span_pieces(monkeypatch):
     conf = shipped("generated", train="0:1000", window=250, batch_size=64)
-    expected = [rows_of(w) for w in windows.windows(conf, features_of(conf), "train")]
+    expected = [rows_of(w) for w in windows.windows(Source(conf, "train"), features_of(conf))]
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
-    assert [rows_of(w) for w in windows.windows(conf, features_of(conf), "train")] == expected
+    assert [
+        rows_of(w) for w in windows.windows(Source(conf, "train"), features_of(conf))
+    ] == expected
 
 
 def mix64(x):
@@ -95,7 +98,7 @@ def mix64(x):
 
 def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
     whole = shipped("generated", train="0:3000", validation="0:3000", window=5000)
-    (all_rows,) = windows.windows(whole, features_of(whole), "train")
+    (all_rows,) = windows.windows(Source(whole, "train"), features_of(whole))
     rows = rows_of(all_rows)
     conf = shipped("generated", train="0:3000", validation="0:3000", negatives=0.3, window=512)
     conf.train.batch_size = 64
@@ -107,17 +110,19 @@ def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
         if all_rows.labels[number, 0] == 1 or mix64(start ^ number) / 2**64 < 0.3
     ]
     assert 0.25 < (len(kept) - all_rows.labels.sum()) / (3000 - all_rows.labels.sum()) < 0.35
-    sampled = list(windows.windows(conf, features_of(conf), "train"))
+    sampled = list(windows.windows(Source(conf, "train"), features_of(conf)))
     assert [window.rows for window in sampled[:-1]] == [512] * (len(sampled) - 1)
     assert [row for window in sampled for row in rows_of(window)] == kept
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
-    again = list(windows.windows(conf, features_of(conf), "train", start=1))
+    again = list(windows.windows(Source(conf, "train"), features_of(conf), start=1))
     assert [row for window in again for row in rows_of(window)] == kept[512:]
-    (part,) = windows.windows(conf, features_of(conf), "train", limit=100)
+    (part,) = windows.windows(Source(conf, "train"), features_of(conf), limit=100)
     assert rows_of(part) == kept[:100]
-    assert sum(w.rows for w in windows.windows(conf, features_of(conf), "validation")) == 3000
-    assert count_hint(conf, "train") is None
-    assert count_hint(conf, "validation") == 3000
+    assert (
+        sum(w.rows for w in windows.windows(Source(conf, "validation"), features_of(conf))) == 3000
+    )
+    assert count_hint(Source(conf, "train")) is None
+    assert count_hint(Source(conf, "validation")) == 3000
 
 
 BAD = {3: ("a", "x"), 10: ("n", "one"), 11: ("y", 7), 20: ("y", None), 29: ("n", "inf")}
@@ -145,7 +150,7 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
     conf = with_bad_rows(tmp_path, 5)
     features = Features(conf, [(["a"], [1])], Statistics())
     skipped = Skipped("train", conf.data.bad_rows)
-    read = list(windows.windows(conf, features, "train", skipped=skipped))
+    read = list(windows.windows(Source(conf, "train"), features, skipped=skipped))
     assert [window.rows for window in read] == [8, 8, 8, 1]
     good = [k for k in range(30) if k not in BAD]
     assert np.concatenate([window.ids[0] for window in read]).tolist() == good
@@ -155,9 +160,9 @@ def test_bad_rows_are_left_out_and_counted(tmp_path, capsys):
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("data.train: 5 rows cannot be read and were left out. The first: ")
-    later = list(windows.windows(conf, features, "train", start=2))
+    later = list(windows.windows(Source(conf, "train"), features, start=2))
     assert [window.ids[0].tolist() for window in later] == [good[16:24], good[24:]]
-    (part,) = windows.windows(conf, features, "train", limit=5)
+    (part,) = windows.windows(Source(conf, "train"), features, limit=5)
     assert part.ids[0].tolist() == good[:5]
 
 
@@ -166,14 +171,14 @@ def test_more_bad_rows_than_allowed_are_a_failure(tmp_path):
         conf = with_bad_rows(tmp_path, allowed)
         features = Features(conf, [(["a"], [1])], Statistics())
         with pytest.raises(Failure, match=words) as caught:
-            list(windows.windows(conf, features, "train"))
+            list(windows.windows(Source(conf, "train"), features))
         assert "a.jsonl, line 4" in str(caught.value)
 
 
 def test_bad_rows_among_sampled_negatives(tmp_path):
     conf = with_bad_rows(tmp_path, 5, negatives=0.5)
     features = Features(conf, [(["a"], [1])], Statistics())
-    read = list(windows.windows(conf, features, "train"))
+    read = list(windows.windows(Source(conf, "train"), features))
     start = mix64(conf.seed ^ 0x6E65676174697665)
     # Numbered among the rows that can be read, so that prepared data samples the same.
     good = [k for k in range(30) if k not in BAD]
@@ -190,7 +195,7 @@ def test_no_row_left_is_a_failure(tmp_path, a, negatives, words):
     (tmp_path / "a.jsonl").write_text((json.dumps({"a": a, "n": 1, "y": 0}) + "\n") * 3)
     features = Features(conf, [(["a"], [1])], Statistics())
     with pytest.raises(Failure, match=rf"no row of data\.train is left: {words}"):
-        list(windows.windows(conf, features, "train"))
+        list(windows.windows(Source(conf, "train"), features))
 
 
 def test_batches_have_every_part_of_a_window(tmp_path):
@@ -210,7 +215,7 @@ def test_batches_have_every_part_of_a_window(tmp_path):
         train=Train(batch_size=7),
     )  # fmt: skip
     features = Features(conf, [(["a"], [1]), (["n"], [1])], Statistics(), carry=["g", "a"])
-    whole = joined(list(windows.windows(conf, features, "train")))
+    whole = joined(list(windows.windows(Source(conf, "train"), features)))
     assert whole.rows == 20
     chosen = np.array([19, 3, 3, 8], np.uint32)
     for window, numbers in ((whole, range(20)), (taken(whole, chosen), chosen)):
@@ -241,7 +246,7 @@ def test_order_is_a_permutation_of_seed_epoch_and_window():
 
 def test_batches_are_the_rows_in_that_order():
     conf = shipped("generated", train="0:300", window=300, batch_size=1)
-    (window,) = windows.windows(conf, features_of(conf), "train")
+    (window,) = windows.windows(Source(conf, "train"), features_of(conf))
     chosen = order(conf.seed, 0, 0, window.rows, conf.data.shuffle)
     parts = list(batches(window, chosen, 64))
     assert [batch.rows for batch in parts] == [64, 64, 64, 64, 44]
@@ -331,9 +336,9 @@ def test_generated_rows_are_a_function_of_their_number():
         {"user_id": "u0", "hour": "1", "interests": ["0", "0"]}
     ]
     conf = shipped("generated", train="5:2005")
-    assert count_hint(conf, "train") == 2000
-    assert count_hint(conf, "validation") == 200_000
-    row = raw_rows(conf, "train", 1)[0]
+    assert count_hint(Source(conf, "train")) == 2000
+    assert count_hint(Source(conf, "validation")) == 200_000
+    row = raw_rows(Source(conf, "train"), 1)[0]
     assert row["user_id"] == generated.rows(5, 6)["user_id"][0].as_py()
 
 
@@ -341,7 +346,7 @@ def test_criteo_conf_reads_a_line_of_criteo(tmp_path):
     line = ["1", "1", "", "-2", *["3"] * 10, "68fd1e64", '"odd', *["80e26c9b"] * 23, ""]
     (tmp_path / "train.txt").write_text("\t".join(line) + "\n")
     conf = shipped("criteo", root=str(tmp_path))
-    (window,) = windows.windows(conf, features_of(conf), "train")
+    (window,) = windows.windows(Source(conf, "train"), features_of(conf))
     assert len(window.ids[0]) + len(window.ids[1]) == 26
     expected = np.array([np.log1p(1), 0, -np.log1p(2), *[np.log1p(3)] * 10], np.float32)
     np.testing.assert_array_equal(window.numeric[0], expected)

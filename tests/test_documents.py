@@ -18,7 +18,7 @@ from mutated_documents import json_text, mutations, places, sealed
 from tnctl import documents, manifest
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.data.day_records import DayRecord, is_day
-from tnctl.data.formats.prepared_document import PreparedManifest
+from tnctl.data.formats.prepared_files import PreparedManifest
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
 from tnctl.training.pass_sums import PassSums

@@ -6,7 +6,8 @@ import pyarrow.compute as pc
 import pytest
 
 from tnctl.data.features import Features, indicator_width
-from tnctl.data.id_encoders import ENCODERS, HashIds, Ids, prepared
+from tnctl.data.slot_encoder import ENCODERS, HashIds, Ids, prepared
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
@@ -68,7 +69,7 @@ def test_a_new_kind_is_read_from_a_file(tmp_path):
         both={"cross": ["t", "u"]},
     )
     features = Features(conf, [(["t"], [1]), (["u"], [1]), (["both"], [1])], measure(conf))
-    [batch] = windows(conf, features, "train")
+    [batch] = windows(Source(conf, "train"), features)
     assert batch.ids[0].tolist() == [1, 0, 2]
     assert batch.offsets[0].tolist() == [0, 2, 2, 3]
     assert batch.ids[1].tolist() == [23, 24, 25]

@@ -283,6 +283,7 @@ def test_graphs(run_copy, cli, long):
 def test_prepared_data(workspace, cli, ran, long):
     from tnctl.data import statistics
     from tnctl.data.features import Features
+    from tnctl.data.sources import Source
     from tnctl.data.windows import windows
 
     ran("prepare", "conf=small.yaml", "to=out", cwd=workspace)
@@ -303,7 +304,7 @@ def test_prepared_data(workspace, cli, ran, long):
                 array.tobytes()
                 for array in (*window.ids, *window.offsets, window.numeric, window.labels)
             ]
-            for window in windows(conf, features, "train")
+            for window in windows(Source(conf, "train"), features)
         ]
 
     fuzz(workspace / "out", read, many(long), 15)

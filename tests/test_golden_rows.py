@@ -21,6 +21,7 @@ from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
+from tnctl.data.sources import Source
 from tnctl.data.statistics import measure
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
@@ -361,8 +362,8 @@ def test_raw_rows_of_every_type_come_to_the_same_ids_and_numbers(tmp_path):
     )  # fmt: skip
     names = list(conf.slots)
     features = Features(conf, [(names, [1] * len(names))], measure(conf), labelled=False)
-    [window] = windows(conf, features, "train")
-    rows = json.loads(json.dumps(raw_rows(conf, "train", n)))
+    [window] = windows(Source(conf, "train"), features)
+    rows = json.loads(json.dumps(raw_rows(Source(conf, "train"), n)))
     again = features.encode(
         as_table(rows, cutters(conf), features.columns), lambda row: ("rows", row)
     )
@@ -506,10 +507,12 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
         f"{n} from the files, bit by bit" for n in names
     ]
     features = features_of(conf, everything.model, labelled=False)
-    [window] = windows(replace(conf, data=replace(conf.data, window=1024)), features, "validation")
+    [window] = windows(
+        Source(replace(conf, data=replace(conf.data, window=1024)), "validation"), features
+    )
     expected = Inference(everything.model, window.rows)(window)[:, 0]
     with closing(open_embeddings(rows)) as embeddings:
-        scores = Scorer(open_graph(graph), embeddings)(raw_rows(conf, "validation", 1000))
+        scores = Scorer(open_graph(graph), embeddings)(raw_rows(Source(conf, "validation"), 1000))
     np.testing.assert_allclose(scores["logit"], expected, rtol=2e-5, atol=2e-5)
 
 

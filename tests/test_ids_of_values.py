@@ -14,9 +14,9 @@ from test_before_tensorflow import REFUSING
 import tnctl
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.data import arrow_tables
+from tnctl.data.arrow_tables import ids_of_values
 from tnctl.data.features import Features
 from tnctl.data.statistics import Statistics
-from tnctl.data.value_ids import ids_of_values
 from tnctl.errors import Failure, UserError
 from tnctl.model import building
 from tnctl.schema import ID_KINDS

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tnctl.data import nested_columns
-from tnctl.data.formats import json_paths
+from tnctl.data.formats import jsonl_files
 from tnctl.data.formats.jsonl_files import JsonReader
 
 DEVICE = pa.struct([("os", pa.string()), ("screen", pa.struct([("width", pa.int64())]))])
@@ -66,7 +66,7 @@ def test_they_are_what_nested_columns_have(tmp_path, seed, needed):
 
 def test_a_key_with_dots_comes_before_a_path(tmp_path):
     rows = [{"a": {"b": 1}}, {"a.b": 2, "a": {"b": 3}}, {"a.b": {"c": 4}}, {"a": {"b": {"c": 5}}}]
-    assert [json_paths.lookup("a.b.c")(row) for row in rows[2:]] == [4, 5]
+    assert [jsonl_files.lookup("a.b.c")(row) for row in rows[2:]] == [4, 5]
     [piece] = read(tmp_path, rows[:2], ["a.b"])
     assert piece.table.to_pylist() == [{"a.b": 1}, {"a.b": 2}]
 
@@ -96,7 +96,7 @@ def test_a_list_in_a_list_is_a_bad_row(tmp_path):
 
 def test_an_object_of_very_many_keys_is_none_of_columns():
     rows = [{"counts": {f"item{k}-{j}": 1 for j in range(20)}, "x": {"y": 1}} for k in range(50)]
-    assert json_paths.paths_of(rows) == ["counts", "x.y"]
+    assert jsonl_files.paths_of(rows) == ["counts", "x.y"]
 
 
 def test_an_object_that_is_read_whole_names_the_way(tmp_path):
@@ -111,9 +111,9 @@ def test_the_paths_of_objects():
         {"a": {"f": [1, 2]}, "mixed": 3, "plain": [1]},
     ]
     paths = ["a.b", "a.f", "list.c", "list.d", "deep.x.y", "mixed", "mixed.e", "plain"]
-    assert sorted(json_paths.paths_of(rows)) == sorted(paths)
+    assert sorted(jsonl_files.paths_of(rows)) == sorted(paths)
     nested = {"k": 0}
     for _ in range(1000):
         nested = {"k": nested}
-    [path] = json_paths.paths_of([nested])
+    [path] = jsonl_files.paths_of([nested])
     assert path.count(".") == nested_columns.DEEPEST

@@ -8,6 +8,7 @@ from bounded import conf_of
 
 from tnctl import documents
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics, measure
 from tnctl.data.statistics_document import Measured
 from tnctl.data.windows import windows
@@ -31,7 +32,7 @@ def test_numbers_too_large_to_standardize(tmp_path, value):
     # Training refuses the same row, whoever measured.
     features = Features(conf, [([], [])], statistics)
     with pytest.raises(Failure, match="a, line 6, column 'n'"):
-        list(windows(conf, features, "train"))
+        list(windows(Source(conf, "train"), features))
 
 
 def test_numbers_at_the_limit_of_float32(tmp_path):
@@ -41,7 +42,8 @@ def test_numbers_at_the_limit_of_float32(tmp_path):
     statistics = measure(conf)
     assert statistics.standardize["n"] == (0.0, pytest.approx(most))
     numbers = [
-        window.numeric for window in windows(conf, Features(conf, [([], [])], statistics), "train")
+        window.numeric
+        for window in windows(Source(conf, "train"), Features(conf, [([], [])], statistics))
     ]
     assert np.concatenate(numbers).tolist() == [[1.0], [-1.0]] * 1000
 
@@ -59,7 +61,7 @@ def test_quantiles_and_logarithms_of_any_number(tmp_path):
     assert boundaries.tolist() == [-5e299, 0.0, 5e299]
     text = json.dumps(documents.plain(statistics.measured()), allow_nan=False)
     assert Statistics.from_measured(documents.parse(Measured, text.encode()))
-    [window] = windows(conf, Features(conf, [(["n"], [1])], statistics), "train")
+    [window] = windows(Source(conf, "train"), Features(conf, [(["n"], [1])], statistics))
     assert window.ids[0].tolist() == [0, 0, 1, 2, 2, 3, 3]
     expected = np.sign(values) * np.log1p(np.abs(values))
     assert window.numeric[:, 0].tolist() == expected.astype(np.float32).tolist()
@@ -72,4 +74,4 @@ def test_scales_of_the_conf_may_be_too_small(tmp_path):
     conf = conf_of(tmp_path / "a", "csv", {}, inputs)
     features = Features(conf, [([], [])], measure(conf))
     with pytest.raises(Failure, match="a, line 2, column 'n'"):
-        list(windows(conf, features, "train"))
+        list(windows(Source(conf, "train"), features))

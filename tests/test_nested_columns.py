@@ -8,8 +8,9 @@ import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import limits
-from tnctl.data import arrow_tables, nested_columns, numbers, sources
+from tnctl.data import arrow_tables, nested_columns, numbers
 from tnctl.data.nested_columns import require_paths, selected, stored_columns
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Numeric, Slot
 
@@ -147,12 +148,12 @@ def test_fields_by_their_paths(tmp_path, kind):
     else:
         pq.write_table(table, tmp_path / "a", row_group_size=3)
     conf = conf_of(tmp_path / "a", kind)
-    pieces = list(sources.pieces(conf, "train", list(PATHS)))
+    pieces = list(Source(conf, "train").pieces(list(PATHS)))
     rows = pa.concat_tables(piece.table for piece in pieces)
     assert rows.column_names == list(PATHS)
     assert rows.to_pydict() == PATHS
     for path, values in PATHS.items():
-        pieces = sources.pieces(conf, "train", [path])
+        pieces = Source(conf, "train").pieces([path])
         assert [v for piece in pieces for v in piece.table.column(path).to_pylist()] == values
     weighted = {
         "items": Slot(column="basket.id", weights="basket.count"),

@@ -10,8 +10,8 @@ import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import limits
-from tnctl.data import sources
-from tnctl.data.formats.orc_files import OrcReader
+from tnctl.data.formats.arrow_files import OrcReader
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import Unit
 from tnctl.data.units import record_of, units_again, units_of
 from tnctl.errors import Failure, UserError
@@ -42,7 +42,7 @@ def write_orc(path, columns=COLUMNS, **options):
 
 def rows_of(conf, needed, unit=None):
     """All rows as dicts, each with where it stands."""
-    pieces = sources.pieces(conf, "train", needed, *([unit] if unit else []))
+    pieces = Source(conf, "train").pieces(needed, *([unit] if unit else []))
     return [
         (piece.where(place), row)
         for piece in pieces
@@ -58,8 +58,8 @@ def test_rows_are_those_of_parquet(tmp_path):
     rows = rows_of(stored, needed)
     assert [row for _, row in rows] == [row for _, row in rows_of(expected, needed)]
     assert [place for place, _ in rows] == [(str(tmp_path / "a"), k + 1) for k in range(ROWS)]
-    assert sources.columns_of(stored, "train") == list(COLUMNS)
-    assert sources.count_hint(stored, "train") == ROWS
+    assert Source(stored, "train").columns() == list(COLUMNS)
+    assert Source(stored, "train").known_rows() == ROWS
 
 
 def test_windows_are_those_of_parquet(tmp_path):
@@ -87,7 +87,7 @@ def test_a_file_is_a_unit(tmp_path):
     assert OrcReader(check_utf8=True, bad_rows=0).counts(str(tmp_path / "a")) == [ROWS]
     conf = conf_of(tmp_path / "a", "orc")
     conf.data.train = [f"{tmp_path}/{name}" for name in "ab"]
-    units = units_of(conf, "train", 2)
+    units = units_of(Source(conf, "train"), 2)
     assert units == [Unit(0, f"{tmp_path}/a"), Unit(1, f"{tmp_path}/b")]
     parts = [[row for _, row in rows_of(conf, ["text"], unit)] for unit in units]
     assert parts[0] == parts[1] == [{"text": text} for text in COLUMNS["text"]]
@@ -100,14 +100,14 @@ def test_a_pass_that_was_cut_between_stripes_is_refused(tmp_path):
     conf = conf_of(tmp_path / "a", "orc")
     by_stripes = record_of([Unit(0, f"{tmp_path}/a", 0, 3), Unit(1, f"{tmp_path}/a", 3, 7)], 2)
     with pytest.raises(Failure, match="an earlier tnctl cut files of ORC between stripes"):
-        units_again(conf, "train", by_stripes, "train from scratch")
-    whole = record_of(units_of(conf, "train", 2), 2)
-    assert units_again(conf, "train", whole, "") == [Unit(0, f"{tmp_path}/a")]
+        units_again(Source(conf, "train"), by_stripes, "train from scratch")
+    whole = record_of(units_of(Source(conf, "train"), 2), 2)
+    assert units_again(Source(conf, "train"), whole, "") == [Unit(0, f"{tmp_path}/a")]
 
 
 def test_long_stripes_are_cut(tmp_path):
     pa.orc.write_table(pa.table({"a": range(150_000), "y": [0.0] * 150_000}), str(tmp_path / "a"))
-    pieces = list(sources.pieces(conf_of(tmp_path / "a", "orc"), "train", ["a"]))
+    pieces = list(Source(conf_of(tmp_path / "a", "orc"), "train").pieces(["a"]))
     assert max(piece.table.num_rows for piece in pieces) <= 65_536
     assert [piece.where(0)[1] for piece in pieces[:2]] == [1, 1 + pieces[0].table.num_rows]
     assert pa.concat_tables(piece.table for piece in pieces).column("a").to_pylist() == list(
@@ -156,7 +156,7 @@ def test_files_that_are_no_orc(tmp_path):
         (tmp_path / "a").write_bytes(data)
         refused(conf, "a ", words)
     with pytest.raises(UserError, match="not a whole ORC file"):
-        sources.columns_of(conf, "train")
+        Source(conf, "train").columns()
     (tmp_path / "a").write_bytes(whole)
     refused(conf_of(tmp_path / "a", "parquet", SLOTS), "not a whole Parquet file", "data.format")
     pq.write_table(pa.table(COLUMNS), tmp_path / "a")

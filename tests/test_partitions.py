@@ -11,9 +11,9 @@ import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import files
-from tnctl.data import sources
 from tnctl.data.days import days_of
 from tnctl.data.partitions import partitions_of
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import Unit
 from tnctl.errors import Failure
 from tnctl.schema import Numeric, Slot, Split
@@ -61,7 +61,7 @@ def test_folders_are_columns(tmp_path, kind, spec):
     conf = conf_of(f"{tmp_path}/log/{spec}", kind, {"item": Slot(), "country": Slot()})
     rows = [
         row
-        for piece in sources.pieces(conf, "train", ["hour", "item", "country"])
+        for piece in Source(conf, "train").pieces(["hour", "item", "country"])
         for row in piece.table.to_pylist()
     ]
     in_order = sorted(range(len(PARTS)), key=lambda number: PARTS[number][0])
@@ -71,9 +71,9 @@ def test_folders_are_columns(tmp_path, kind, spec):
         for row in range(ROWS)
     ]
     # None of the file's own columns, and the columns that a conf may name.
-    alone = [piece.table for piece in sources.pieces(conf, "train", ["country"])]
+    alone = [piece.table for piece in Source(conf, "train").pieces(["country"])]
     assert pa.concat_tables(alone).column("country").to_pylist() == [r["country"] for r in rows]
-    assert sources.columns_of(conf, "train") == ["item", "y", "country", "hour"]
+    assert Source(conf, "train").columns() == ["item", "y", "country", "hour"]
 
 
 def test_a_window_is_that_of_a_whole_file(tmp_path):
@@ -101,16 +101,16 @@ def test_a_window_is_that_of_a_whole_file(tmp_path):
 def test_a_column_of_the_file_is_the_files(tmp_path, kind):
     write_parts(tmp_path / "log", kind, country=["x"] * ROWS)
     conf = conf_of(f"{tmp_path}/log/", kind, {"item": Slot(), "country": Slot()})
-    for piece in sources.pieces(conf, "train", ["country", "hour"]):
+    for piece in Source(conf, "train").pieces(["country", "hour"]):
         assert set(piece.table.column("country").to_pylist()) == {"x"}
-    assert sources.columns_of(conf, "train") == ["item", "y", "country", "hour"]
+    assert Source(conf, "train").columns() == ["item", "y", "country", "hour"]
 
 
 def test_row_groups_and_bad_rows_of_a_partition(tmp_path):
     write_parts(tmp_path / "log", "parquet")
     conf = conf_of(f"{tmp_path}/log/", "parquet", {"hour": Slot(), "item": Slot()})
     url = str(tmp_path / "log" / PARTS[1][0] / "part-0.parquet")
-    pieces = list(sources.pieces(conf, "train", ["item", "hour"], Unit(0, url, 1, 3)))
+    pieces = list(Source(conf, "train").pieces(["item", "hour"], Unit(0, url, 1, 3)))
     assert [row for piece in pieces for row in piece.table.to_pylist()] == [
         {"item": f"i1-{row}", "hour": "08"} for row in (2, 3, 4)
     ]
@@ -133,11 +133,11 @@ def test_the_last_rows_of_folders(tmp_path, kind):
     whole = rows_of(conf, "train")
     conf.data.split = Split(validation=0.3, by="last")
     assert (rows_of(conf, "train"), rows_of(conf, "validation")) == (whole[:14], whole[14:])
-    assert sources.count_hint(conf, "validation") == (None if kind == "jsonl" else 6)
+    assert Source(conf, "validation").known_rows() == (None if kind == "jsonl" else 6)
 
 
 def rows_of(conf, split):
-    pieces = sources.pieces(conf, split, ["item", "hour"])
+    pieces = Source(conf, split).pieces(["item", "hour"])
     return [row for piece in pieces for row in piece.table.to_pylist()]
 
 
@@ -189,10 +189,10 @@ def test_a_folder_of_a_storage(tmp_path):
     for name in ("log/dt=1/a.csv", "log/dt=2/b.csv", "log/_SUCCESS"):
         files.write_bytes(f"{root}/{name}", b"a,y\nx,0\n")
     conf = conf_of(f"{root}/log/", "csv", {"dt": Slot(), "a": Slot()})
-    assert [url.rpartition("log/")[2] for url in sources.files_of(conf, "train")] == [
+    assert [url.rpartition("log/")[2] for url in Source(conf, "train").files] == [
         "dt=1/a.csv", "dt=2/b.csv",
     ]  # fmt: skip
-    tables = [piece.table for piece in sources.pieces(conf, "train", ["dt"])]
+    tables = [piece.table for piece in Source(conf, "train").pieces(["dt"])]
     assert pa.concat_tables(tables).column("dt").to_pylist() == ["1", "2"]
 
 

@@ -14,6 +14,7 @@ from tnctl.cli import compose
 from tnctl.cluster.joining.digests import digests_of
 from tnctl.data import days, sources, units
 from tnctl.data.day_records import DayRecord
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.training import resuming
 from tnctl.training.days import daily
@@ -131,17 +132,17 @@ def test_what_is_not_there_names_the_folder_that_was_searched(project, cli):
 
 def test_two_workers_in_other_working_folders(project, monkeypatch):
     conf = conf_of(project, "data.train=[train.csv,validation.csv]")
-    [first, second] = units.units_of(conf, "train", 2)
+    [first, second] = units.units_of(Source(conf, "train"), 2)
     # Worker 0 names files to the others, whose copies of the project may be elsewhere.
     assert (first.file, second.file) == ("../data/train.csv", "../data/validation.csv")
     elsewhere = dataclasses.replace(conf, paths=schema.Paths(folder="/elsewhere"))
     assert digests_of(elsewhere) == digests_of(conf)
-    assert units.checksum(units.units_of(conf, "train", 2)) == units.checksum([first, second])
+    assert units.checksum(units.units_of(Source(conf, "train"), 2)) == units.checksum(
+        [first, second]
+    )
     monkeypatch.chdir(project / "third")
     given = schema.from_values(json.loads(json.dumps(dataclasses.asdict(conf))))
-    assert (
-        sum(piece.table.num_rows for piece in sources.pieces(given, "train", ["a"], second)) == 60
-    )
+    assert sum(piece.table.num_rows for piece in Source(given, "train").pieces(["a"], second)) == 60
 
 
 # ---- Which folder ------------------------------------------------------------
@@ -150,10 +151,10 @@ def test_two_workers_in_other_working_folders(project, monkeypatch):
 def test_paths_of_a_file_and_of_the_command_line(project):
     confs, data = project / "confs", project / "confs/../data"
     conf = conf_of(project)
-    assert sources.files_of(conf, "train") == [f"{data}/train.csv"]
+    assert Source(conf, "train").files == [f"{data}/train.csv"]
     # Names start from data.root, wherever they are given.
     conf = conf_of(project, "data.train=validation.csv", "slots.b.vocabulary_file=words.txt")
-    assert sources.files_of(conf, "train") == [f"{data}/validation.csv"]
+    assert Source(conf, "train").files == [f"{data}/validation.csv"]
     assert str(data / "words.txt") in sources.files_read(conf)
     assert conf_of(project, "data.root=other").root_of("data.train") == "other"
     assert conf_of(project, "data={root: other}").root_of("data.train") == "other"
@@ -167,7 +168,7 @@ def test_paths_of_a_file_and_of_the_command_line(project):
     assert conf.root_of("data.train") is None
     conf = conf_of(project, "data.validation=null", "data.split.validation=0.1")
     shutil.copy(project / "data/train.csv", confs)
-    assert sources.files_of(conf, "validation") == [f"{confs}/train.csv"]
+    assert Source(conf, "validation").files == [f"{confs}/train.csv"]
 
 
 def test_other_files_that_a_conf_names(project):
@@ -208,21 +209,21 @@ def test_a_shipped_conf_starts_in_the_working_folder():
 
 def test_files_of_checkpoints_are_named_from_the_folder(project):
     conf = conf_of(project, "data.train=*.csv")
-    names = [file.file for file in sources.fingerprints(conf, "train")]
+    names = [file.file for file in Source(conf, "train").fingerprints()]
     assert names == ["../data/train.csv", "../data/validation.csv"]
     outside = conf_of(project, f"data.train={project}/data/train.csv")
-    assert sources.fingerprints(outside, "train")[0].file == f"{project}/data/train.csv"
+    assert Source(outside, "train").fingerprints()[0].file == f"{project}/data/train.csv"
 
 
 def test_units_of_an_earlier_tnctl(project):
     """Which named the files of a glob by whole paths."""
     conf = conf_of(project, "data.train=*.csv")
-    cut = units.units_of(conf, "train", 2)
+    cut = units.units_of(Source(conf, "train"), 2)
     whole = [dataclasses.replace(unit, file=f"{project}/confs/{unit.file}") for unit in cut]
     record = units.record_of(whole, 2)
-    assert units.units_again(conf, "train", record, "") == cut
+    assert units.units_again(Source(conf, "train"), record, "") == cut
     with pytest.raises(Failure, match="is cut into 2 units"):
-        units.units_again(conf, "train", dataclasses.replace(record, sha256="0" * 64), "")
+        units.units_again(Source(conf, "train"), dataclasses.replace(record, sha256="0" * 64), "")
 
 
 def test_a_checkpoint_without_the_key_starts_in_the_working_folder(cli, tmp_path):
@@ -276,7 +277,7 @@ def test_a_pass_under_way_resumes_where_conf_and_data_were_moved(project):
         return SimpleNamespace(data=files_then, position=SimpleNamespace(day=None, units=None))
 
     names = ["data.train=*.csv"]
-    then = sources.fingerprints(conf_of(project, *names), "train")
+    then = Source(conf_of(project, *names), "train").fingerprints()
     whole = [dataclasses.replace(f, file=f"{project}/confs/{f.file}") for f in then]
     resuming.check_data(conf_of(project, *names), checkpoint(whole))  # of an earlier tnctl
     moved = project / "moved"
@@ -314,4 +315,4 @@ def test_init_writes_a_root_that_works_from_any_folder(project, cli, words, to, 
     conf = compose.compose(cwd / to, [])
     assert conf.data.root == (root and root.replace("ROOT", str(project)))
     day = "2026-01-01" if "{day}" in words[0] else None
-    assert all(map(files.exists, sources.files_of(days.conf_of_day(conf, day), "train")))
+    assert all(map(files.exists, Source(days.conf_of_day(conf, day), "train").files))

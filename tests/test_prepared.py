@@ -17,8 +17,9 @@ from tnctl import documents, files, manifest, schema
 from tnctl.data import preparing, statistics
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
-from tnctl.data.formats.prepared_document import PreparedManifest
+from tnctl.data.formats.prepared_files import PreparedManifest
 from tnctl.data.raw_rows import raw_rows
+from tnctl.data.sources import Source
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Split, Time, Train
@@ -117,8 +118,8 @@ def same(a, b):
 
 def same_windows(conf, other, split, **options):
     """Whether two confs give the same bytes; how many windows."""
-    read = list(windows(conf, features_of(conf, **options), split))
-    others = list(windows(other, features_of(other, **options), split))
+    read = list(windows(Source(conf, split), features_of(conf, **options)))
+    others = list(windows(Source(other, split), features_of(other, **options)))
     assert len(read) == len(others)
     for a, b in zip(read, others, strict=True):
         for field in dataclasses.fields(a):
@@ -133,8 +134,8 @@ def test_windows_are_those_of_the_files(conf, tmp_path, root):
     prepared = changed(conf, prepared=folder)
     for split, expected in (("train", 8), ("validation", 3), ("test", 3)):
         assert same_windows(conf, prepared, split) == expected
-        assert count_hint(prepared, split) == (230 if split == "train" else 90)
-        assert raw_rows(prepared, split, 50) == raw_rows(conf, split, 50)
+        assert count_hint(Source(prepared, split)) == (230 if split == "train" else 90)
+        assert raw_rows(Source(prepared, split), 50) == raw_rows(Source(conf, split), 50)
     assert same_windows(conf, prepared, "test", labelled=False) == 3
     assert same_windows(conf, prepared, "test", carry=["gap"]) == 3
     measured = statistics.measure(prepared).measured()
@@ -143,7 +144,7 @@ def test_windows_are_those_of_the_files(conf, tmp_path, root):
     gone = changed(prepared, root=None)
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.csv").unlink()
-    assert len(list(windows(gone, features_of(gone), "train"))) == 8
+    assert len(list(windows(Source(gone, "train"), features_of(gone)))) == 8
 
 
 @pytest.mark.parametrize(("window", "batch_size"), [(1, 8), (100, 16), (10_000, 64)])
@@ -193,7 +194,7 @@ def test_a_stranger_reads_it(conf, tmp_path):
         assert set(part["parts"]) | {part["first"]} <= set(content["files"])
         tables = [pq.read_table(tmp_path / "to" / name) for name in part["parts"]]
         assert sum(len(table) for table in tables) == part["rows"]
-        [window] = windows(changed(conf, window=1000), features_of(conf), split)
+        [window] = windows(Source(changed(conf, window=1000), split), features_of(conf))
         column = [row for table in tables for row in table["ids_sequence"].to_pylist()]
         sequence = np.diff(window.offsets[2]).reshape(-1, 2).sum(axis=1)
         assert [len(ids or []) for ids in column] == sequence.tolist()
@@ -221,11 +222,11 @@ def test_the_golden_files_are_read(monkeypatch):
     read = []
     for source in (conf, prepared):
         features = Features(source, [(list(conf.slots), [1] * 5)], statistics.measure(source))
-        read += windows(source, features, "train")
+        read += windows(Source(source, "train"), features)
     assert len(read) == 2
     for field in dataclasses.fields(read[0]):
         same(getattr(read[0], field.name), getattr(read[1], field.name))
-    assert raw_rows(prepared, "train", 9) == raw_rows(conf, "train", 9)
+    assert raw_rows(Source(prepared, "train"), 9) == raw_rows(Source(conf, "train"), 9)
 
 
 def test_keys_that_are_newer_than_the_data_are_at_their_defaults(conf, tmp_path):
@@ -275,7 +276,7 @@ def test_columns_are_as_narrow_as_their_rows(tmp_path):
     read = []
     for source in (conf, changed(conf, prepared=str(tmp_path / "to"))):
         features = Features(source, [(["s", "t"], [1, 1])], statistics.measure(source))
-        read.append(list(windows(source, features, "train")))
+        read.append(list(windows(Source(source, "train"), features)))
     for a, b in zip(*read, strict=True):
         same([*a.ids, *a.offsets], [*b.ids, *b.offsets])
 
@@ -342,14 +343,14 @@ def test_folders_that_are_not_whole(conf, tmp_path):
     whole = part.read_bytes()
     part.write_bytes(whole[:-100])
     with pytest.raises(Failure, match="cut short or too long"):
-        list(windows(prepared, features_of(prepared), "train"))
+        list(windows(Source(prepared, "train"), features_of(prepared)))
     middle = len(whole) // 2
     part.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
     with pytest.raises(Failure, match=r"is not a whole Parquet file .*\. Prepare the data again$"):
-        list(windows(prepared, features_of(prepared), "train"))
+        list(windows(Source(prepared, "train"), features_of(prepared)))
     part.unlink()
     with pytest.raises(Failure, match="was not found"):
-        list(windows(prepared, features_of(prepared), "train"))
+        list(windows(Source(prepared, "train"), features_of(prepared)))
 
 
 def lists(array, kind):
@@ -402,7 +403,7 @@ def test_columns_that_nothing_of_tnctl_wrote(conf, tmp_path):
         content.pop("sha256", None)
         (folder / "manifest.json").write_bytes(manifest.sealed(content))
         with pytest.raises(Failure) as caught:
-            list(windows(prepared, features, "train"))
+            list(windows(Source(prepared, "train"), features))
         line = str(caught.value)
         assert said in line and name in line and line.endswith("Prepare the data again"), case
 

@@ -31,7 +31,7 @@ def report_of(tmp_path_factory, ran):
 def planted():
     """The AUCs of the planted logit, and of its additive part, on the test rows."""
     columns = {"planted": [], "planted_additive": [], "label": []}
-    for piece in generated.pieces("test", f"{TEST_ROWS[0]}:{TEST_ROWS[1]}", list(columns)):
+    for piece in generated.pieces(*TEST_ROWS, list(columns)):
         for name, parts in columns.items():
             parts.append(piece.table.column(name).to_numpy())
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}

@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tnctl.data import row_quantiles
+from tnctl.data import statistics
 from tnctl.data.features import Features
-from tnctl.data.row_quantiles import RANGES_KEPT, RowCounts, shared_out
-from tnctl.data.statistics import measure
+from tnctl.data.sources import Source
+from tnctl.data.statistics import RANGES_KEPT, RowCounts, measure, shared_out
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.schema import from_values
@@ -92,7 +92,7 @@ def test_fewer_values_than_buckets_have_one_each(values, buckets, expected):
 
 
 def test_ranges_of_many_values_are_the_same_in_any_order(monkeypatch):
-    monkeypatch.setattr(row_quantiles, "RANGES_KEPT", 256)
+    monkeypatch.setattr(statistics, "RANGES_KEPT", 256)
     random = np.random.default_rng(2)
     values = np.concatenate([random.lognormal(3, 1, 20_000), -random.uniform(0, 9, 5000),
                              np.zeros(25_000), [1.7e308, -1.7e308, 5e-324]])  # fmt: skip
@@ -139,7 +139,7 @@ def test_files_are_measured_alike_in_any_parts(tmp_path):
         measured.append(statistics.boundaries["n"].tolist())
     assert measured[0] == measured[1] == boundaries_of(present, 8).tolist()
     features = Features(conf, [(["n"], [1])], statistics)
-    ids = np.concatenate([window.ids[0] for window in windows(conf, features, "train")])
+    ids = np.concatenate([window.ids[0] for window in windows(Source(conf, "train"), features)])
     counts = np.bincount(ids.astype(np.int64))
     assert counts[8] == len(lines) - len(present)
     assert max(counts[:8]) - min(counts[:8]) < 10

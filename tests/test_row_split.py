@@ -21,8 +21,9 @@ from units import (
 )
 
 from tnctl import schema
-from tnctl.data import preparing, row_estimates, row_split, sources, units
+from tnctl.data import preparing, row_split, units
 from tnctl.data.file_pieces import Line, row_numbers, rows_up_to
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Split
@@ -51,7 +52,7 @@ def with_split(conf, **keys):
 def numbers_of(conf, split, unit=units.WHOLE):
     """The column n, the number of each row, of a split in its order."""
     numbers = []
-    for piece in sources.pieces(conf, split, ["n"], unit):
+    for piece in Source(conf, split).pieces(["n"], unit):
         assert piece.table.column_names == ["n"]
         numbers += piece.table.column("n").to_pylist()
     # A feature of TFRecord is a list.
@@ -128,11 +129,15 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
         conf = cut_conf(tmp_path, writer, 3, by)
     rows = {}
     for split in SPLITS:
-        whole = [row for window in windows(conf, features_of(conf), split) for row in keys(window)]
+        whole = [
+            row
+            for window in windows(Source(conf, split), features_of(conf))
+            for row in keys(window)
+        ]
         parts = [
             row
-            for unit in units.units_of(conf, split, 3)
-            for window in windows(conf, features_of(conf), split, unit=unit)
+            for unit in units.units_of(Source(conf, split), 3)
+            for window in windows(Source(conf, split), features_of(conf), unit=unit)
             for row in keys(window)
         ]
         assert parts == whole
@@ -140,7 +145,7 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
     together = sorted(row for of_split in rows.values() for row in of_split)
     uncut = with_split(conf, validation=0.0, test=0.0)
     assert together == sorted(
-        row for window in windows(uncut, features_of(conf), "train") for row in keys(window)
+        row for window in windows(Source(uncut, "train"), features_of(conf)) for row in keys(window)
     )
     if by == "last":
         shares = (0.65, 0.1, 0.25)
@@ -172,7 +177,7 @@ def test_other_slots_and_labels_do_not_move_rows(tmp_path):
     conf = cut_conf(tmp_path, "csv", 2, "a")
     for needed in (["n"], ["n", "a"], ["n", "y", "b"]):
         for split in SPLITS:
-            pieces = list(sources.pieces(conf, split, needed))
+            pieces = list(Source(conf, split).pieces(needed))
             assert all(piece.table.column_names == needed for piece in pieces)
             read = [int(n) for piece in pieces for n in piece.table.column("n").to_pylist()]
             assert read == numbers_of(conf, split)
@@ -181,7 +186,7 @@ def test_other_slots_and_labels_do_not_move_rows(tmp_path):
 def test_rows_are_named_by_their_lines(tmp_path):
     conf = cut_conf(tmp_path, "csv", 1, "rows")
     for split in SPLITS:
-        [piece] = sources.pieces(conf, split, ["n"])
+        [piece] = Source(conf, split).pieces(["n"])
         lines = [piece.where(row)[1] for row in range(piece.table.num_rows)]
         # The header is line 1.
         assert lines == [int(n) + 2 for n in piece.table.column("n").to_pylist()]
@@ -199,7 +204,7 @@ def test_rows_that_cannot_be_read_move_no_other_row(tmp_path, by):
     for split in SPLITS:
         read = [
             int(n)
-            for window in windows(conf, features_of(conf), split)
+            for window in windows(Source(conf, split), features_of(conf))
             for n in window.reference.tolist()
         ]
         assert read == [row for row in expected[split] if row not in BAD]
@@ -287,27 +292,27 @@ def test_prepared_data_has_the_same_rows(tmp_path, by):
     prepared = replace(conf, data=replace(conf.data, prepared=str(tmp_path / "to")))
     for split in SPLITS:
         for window, expected in zip(
-            windows(prepared, features_of(conf), split),
-            windows(conf, features_of(conf), split),
+            windows(Source(prepared, split), features_of(conf)),
+            windows(Source(conf, split), features_of(conf)),
             strict=True,
         ):
             for a, b in zip(arrays_of(window), arrays_of(expected), strict=True):
                 assert a.tobytes() == b.tobytes()
     with pytest.raises(UserError, match=r"these keys differ: data.split.seed"):
-        next(windows(with_split(prepared, seed=5), features_of(conf), "train"))
+        next(windows(Source(with_split(prepared, seed=5), "train"), features_of(conf)))
     uncut = replace(prepared, data=replace(prepared.data, split=Split()))
     with pytest.raises(UserError, match=r"these keys differ: data.split"):
-        next(windows(uncut, features_of(conf), "train"))
+        next(windows(Source(uncut, "train"), features_of(conf)))
 
 
 def test_counts_of_rows(tmp_path):
     last = cut_conf(tmp_path, "parquet", 2, "last")
-    assert [sources.count_hint(last, split) for split in SPLITS] == [455, 70, 175]
+    assert [Source(last, split).known_rows() for split in SPLITS] == [455, 70, 175]
     by_rows = with_split(last, by="rows")
     for split in SPLITS:
-        count = row_estimates.count_rows(by_rows, split)
+        count = Source(by_rows, split).count()
         assert count is not None
-        assert sources.count_hint(by_rows, split) is None
+        assert Source(by_rows, split).known_rows() is None
         assert count.low < count.estimate < count.high
         assert count.estimate == pytest.approx(ROWS * by_rows.data.share(split))
 
@@ -381,7 +386,7 @@ def test_commands_have_the_same_rows(cli, ran, workspace):
     users = {
         split: [
             user
-            for piece in sources.pieces(conf, split, ["user_id"])
+            for piece in Source(conf, split).pieces(["user_id"])
             for user in piece.table.column("user_id").to_pylist()
         ]
         for split in SPLITS

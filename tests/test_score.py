@@ -22,7 +22,7 @@ from redis_servers import needs_redis_server
 from benchmarks import planted_tables
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.data.formats import json_paths
+from tnctl.data.formats import jsonl_files
 from tnctl.data.times import times_of
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
@@ -553,7 +553,7 @@ def test_the_scorer_of_the_page_follows_paths():
             {"a": [{"b": 1}, {}, None]}, {"a": []}, {"a": 7, "b": [1]}]  # fmt: skip
     for path in ["a.b", "a.x", "b"]:
         for row in rows:
-            assert names["value_of"](row, path) == json_paths.lookup(path)(row), (path, row)
+            assert names["value_of"](row, path) == jsonl_files.lookup(path)(row), (path, row)
     assert names["value_of"](rows[0], "a.b.c") == 1 and names["value_of"](rows[1], "a.b.c") is None
 
 

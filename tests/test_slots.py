@@ -18,8 +18,7 @@ import yaml
 
 from tnctl import documents
 from tnctl.data.features import Features, indicator_width
-from tnctl.data.id_encoders import Lists
-from tnctl.data.slot_encoder import Encoder
+from tnctl.data.slot_encoder import Encoder, Lists
 from tnctl.data.statistics import Statistics, measure, vocabularies
 from tnctl.data.statistics_document import Measured
 from tnctl.errors import Failure, UserError

@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl import schema
-from tnctl.data import numbers, sources, times
+from tnctl.data import numbers, times
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics, measure
 from tnctl.errors import Failure, UserError
 from tnctl.tables import columns as c_columns
@@ -533,7 +534,7 @@ def written(folder, format):
 def test_every_format_gives_the_same_inputs(tmp_path, format):
     conf = conf_of(format=format, train=str(written(tmp_path, format)))
     features = features_of(conf)
-    [piece] = sources.pieces(conf, "train", features.columns)
+    [piece] = Source(conf, "train").pieces(features.columns)
     cells, numeric = inputs_of(conf, piece.table)
     ids, expected = expected_inputs(MOMENTS)
     assert cells["hour"][0] == [*ids["hour"], 24]
@@ -541,7 +542,7 @@ def test_every_format_gives_the_same_inputs(tmp_path, format):
     assert cells["day_of_month"] == (ids["day_of_month"], [1, 1, 1, 1, 0])
     assert numeric == [*expected, [0.0] * 9]
     # As golden rows have them, in JSON.
-    rows = json.loads(json.dumps(raw_rows(conf, "train", 10)))
+    rows = json.loads(json.dumps(raw_rows(Source(conf, "train"), 10)))
     table = as_table(rows, cutters(conf), features.columns)
     assert inputs_of(conf, table) == (cells, numeric)
 

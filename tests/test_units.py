@@ -33,7 +33,7 @@ from tnctl.checkpoint.document import Position
 from tnctl.data import preparing, units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.file_pieces import EmptyError
-from tnctl.data.unit_batches import training_batches
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import (
     WHOLE,
     Progress,
@@ -44,7 +44,7 @@ from tnctl.data.unit_records import (
     dealt,
     remaining,
 )
-from tnctl.data.windows import none_left, windows
+from tnctl.data.windows import none_left, training_batches, windows
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.tables.columns import mix64
@@ -167,7 +167,7 @@ def conf(request, tmp_path):
 @pytest.mark.parametrize("name", ONE_WORKER)
 def test_one_worker_reads_the_same_batches_as_ever(tmp_path, name):
     conf, (first, fourth) = WORLDS[name](tmp_path), ONE_WORKER[name]
-    assert units.units_of(conf, "train", 1) == [WHOLE]
+    assert units.units_of(Source(conf, "train"), 1) == [WHOLE]
     assert digest(batch for batch, _ in stream(conf, [Remainder(WHOLE)])) == first
     assert digest(batch for batch, _ in stream(conf, [Remainder(WHOLE, 4, 48)], 3)) == fourth
 
@@ -240,7 +240,7 @@ def test_negatives_are_chosen_by_unit_and_place(tmp_path):
     conf = WORLDS["negatives"](tmp_path)
     seed = mix64(np.array([conf.seed ^ 0x6E65676174697665], np.uint64))
     place, unit_of, first = np.zeros(ROWS, np.uint64), 0, 0
-    for unit in units.units_of(conf, "train", 2):
+    for unit in units.units_of(Source(conf, "train"), 2):
         count = Path(unit.file).read_text().count("\n") - 1
         place[first : first + count] = np.arange(count) + (unit.index << 40)
         first, unit_of = first + count, unit_of + 1
@@ -269,7 +269,7 @@ def test_bad_rows_of_all_workers_count_together(tmp_path):
 
 def row_counts(conf, workers):
     """The rows that each worker reads."""
-    parts = dealt(map(Remainder, units.units_of(conf, "train", workers)), workers)
+    parts = dealt(map(Remainder, units.units_of(Source(conf, "train"), workers)), workers)
     return [sum(batch.rows for batch, _ in stream(conf, part)) for part in parts]
 
 
@@ -295,7 +295,7 @@ def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
         table = pa.table({"a": ["x"] * (5 * count), "y": [0] * (5 * count)})
         pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=5)
     conf = conf_of(tmp_path, "parquet", "part-*.parquet", window=1)
-    cut = units.units_of(conf, "train", workers)
+    cut = units.units_of(Source(conf, "train"), workers)
     shares = [sum(unit.end - unit.first for unit in cut[rank::workers]) for rank in range(workers)]
     assert max(shares) - min(shares) <= 1
     assert len(cut) > workers or sum(groups) < 2 * workers
@@ -306,27 +306,30 @@ def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
 
 def test_how_splits_are_cut(tmp_path):
     generated = conf_of(tmp_path, "generated", "0:1000000", window=1024)
-    assert len(units.units_of(generated, "train", 2)) == 2 * 61  # of 8 windows each
-    assert units.units_of(generated, "train", 2)[1] == Unit(1, None, 8196, 16393)
-    assert len(units.units_of(replace(generated, data=replace(generated.data, window=16)), "train",
-                              3)) == 3 * 64  # fmt: skip
-    assert len(units.units_of(conf_of(tmp_path, "generated", "0:2"), "train", 3)) == 2
+
+    def cut(conf, workers):
+        return units.units_of(Source(conf, "train"), workers)
+
+    assert len(cut(generated, 2)) == 2 * 61  # of 8 windows each
+    assert cut(generated, 2)[1] == Unit(1, None, 8196, 16393)
+    assert len(cut(replace(generated, data=replace(generated.data, window=16)), 3)) == 3 * 64
+    assert len(cut(conf_of(tmp_path, "generated", "0:2"), 3)) == 2
     texts = conf_of(tmp_path, "csv", write_csv(tmp_path, 2))
     names = [f"{tmp_path}/part-{k}.csv" for k in range(2)]
-    assert units.units_of(texts, "train", 3) == [Unit(k, name) for k, name in enumerate(names)]
+    assert cut(texts, 3) == [Unit(k, name) for k, name in enumerate(names)]
     many = conf_of(tmp_path, "parquet", write_parquet(tmp_path, 9, 10))
-    assert units.units_of(many, "train", 2)[8] == Unit(8, f"{tmp_path}/part-8.parquet")
-    assert units.units_of(many, "train", 3)[0] == Unit(0, f"{tmp_path}/part-0.parquet", 0, 3)
+    assert cut(many, 2)[8] == Unit(8, f"{tmp_path}/part-8.parquet")
+    assert cut(many, 3)[0] == Unit(0, f"{tmp_path}/part-0.parquet", 0, 3)
     pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / "empty.parquet")
     empty = conf_of(tmp_path, "parquet", "empty.parquet")
-    assert units.units_of(empty, "train", 2) == [Unit(0, f"{tmp_path}/empty.parquet", 0, 1)]
+    assert cut(empty, 2) == [Unit(0, f"{tmp_path}/empty.parquet", 0, 1)]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "prepared"])
 def test_other_row_groups_are_not_read(tmp_path, kind):
     conf = WORLDS[kind](tmp_path)
-    unit = next(unit for unit in units.units_of(conf, "train", 3) if unit.first)
-    expected = list(windows(conf, features_of(conf), "train", unit=unit))
+    unit = next(unit for unit in units.units_of(Source(conf, "train"), 3) if unit.first)
+    expected = list(windows(Source(conf, "train"), features_of(conf), unit=unit))
     metadata = pq.read_metadata(unit.file)
     with open(unit.file, "r+b") as stream_:
         for group in range(metadata.num_row_groups):
@@ -338,23 +341,23 @@ def test_other_row_groups_are_not_read(tmp_path, kind):
                 stream_.seek(first)
                 stream_.write(os.urandom(size))
     for ours, theirs in zip(
-        windows(conf, features_of(conf), "train", unit=unit), expected, strict=True
+        windows(Source(conf, "train"), features_of(conf), unit=unit), expected, strict=True
     ):
         assert rows_of(ours) == rows_of(theirs)
     with pytest.raises(Failure):
-        list(windows(conf, features_of(conf), "train"))
+        list(windows(Source(conf, "train"), features_of(conf)))
     beyond = replace(unit, end=metadata.num_row_groups + 1)
     with pytest.raises(Failure, match=r"row groups, and .* are to be read"):
-        list(windows(conf, features_of(conf), "train", unit=beyond))
+        list(windows(Source(conf, "train"), features_of(conf), unit=beyond))
 
 
 def test_a_bad_row_of_a_unit_is_named_by_its_place_in_the_file(tmp_path):
     rows = {"a": ["x"] * 90, "b": ["y"] * 90, "y": [0] * 80 + [7] + [1] * 9, "n": [1.0] * 90}
     pq.write_table(pa.table(rows), tmp_path / "some.parquet", row_group_size=10)
     conf = conf_of(tmp_path, "parquet", "some.parquet")
-    [*_, last] = units.units_of(conf, "train", 2)
+    [*_, last] = units.units_of(Source(conf, "train"), 2)
     with pytest.raises(Failure, match=r"some.parquet, row 81: the label"):
-        list(windows(conf, features_of(conf), "train", unit=last))
+        list(windows(Source(conf, "train"), features_of(conf), unit=last))
 
 
 def test_a_unit_may_have_no_row(tmp_path):
@@ -370,13 +373,13 @@ def test_a_unit_may_have_no_row(tmp_path):
     assert not Run(conf, Position(), 2).steps().rows
     with pytest.raises(EmptyError) as alone:
         whole(conf)
-    assert str(none_left(conf, "train", Skipped("train", 0))) == str(alone.value)
+    assert str(none_left(Source(conf, "train"), Skipped("train", 0))) == str(alone.value)
 
 
 def test_too_few_units_are_reported(tmp_path):
     def words(conf, workers, position=None):
         place = PassPosition(conf, position or Position(), workers, Skipped("train", 0))
-        return units.too_few(conf, "train", place.remainders, workers)
+        return units.too_few(Source(conf, "train"), place.remainders, workers)
 
     text = conf_of(tmp_path, "csv", write_csv(tmp_path, 1))
     assert words(text, 2) == (
@@ -477,7 +480,7 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
     inference = Inference(model=SimpleNamespace(trained_heads=["y"], heads=["y"]))
     alone = split_scoring.score(inference, conf, "train")
     for workers in (2, 3):
-        cut = units.units_of(conf, "train", workers)
+        cut = units.units_of(Source(conf, "train"), workers)
         scored, skipped = {}, []
         for rank in range(workers):
             skipped.append(Skipped("train", conf.data.bad_rows))

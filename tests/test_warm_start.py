@@ -14,6 +14,7 @@ from tnctl.checkpoint.document import Clock
 from tnctl.checkpoint.document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.document import Segment as SavedSegment
 from tnctl.checkpoint.load import load
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
@@ -68,7 +69,10 @@ def logits(model, folder):
     )
     inference = Inference(model, 1024)
     return np.concatenate(
-        [inference(window) for window in windows(conf, features_of(conf, model), "validation")]
+        [
+            inference(window)
+            for window in windows(Source(conf, "validation"), features_of(conf, model))
+        ]
     )
 
 

@@ -104,6 +104,7 @@ def trained(values: dict[str, Any]) -> Any:
     from tnctl import schema
     from tnctl.data import statistics
     from tnctl.data.batches import taken
+    from tnctl.data.sources import Source
     from tnctl.data.windows import windows
     from tnctl.evaluation.split_scoring import features_of
     from tnctl.model import building
@@ -112,7 +113,7 @@ def trained(values: dict[str, Any]) -> Any:
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
-    [window] = windows(conf, features_of(conf, model), "train")
+    [window] = windows(Source(conf, "train"), features_of(conf, model))
     [table], [layout] = model.tables, model.layout.tables
     workspace = Workspace(table, slot_plans(conf.slots, layout))
     for number, (first, end, applied) in enumerate(STEPS):
@@ -156,6 +157,7 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.checkpoint.staging import Contents
     from tnctl.data import statistics
     from tnctl.data.batches import taken
+    from tnctl.data.sources import Source
     from tnctl.data.windows import windows
     from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
@@ -166,7 +168,7 @@ def chain(values: dict[str, Any]) -> list[str]:
 
     conf = schema.from_values(values)
     model = building.build(conf, statistics.measure(conf))
-    [window] = windows(conf, features_of(conf, model), "train")
+    [window] = windows(Source(conf, "train"), features_of(conf, model))
     [table], [layout] = model.tables, model.layout.tables
     workspace, saver = Workspace(table, slot_plans(conf.slots, layout)), Saver(conf, None)
     days: list[tuple[int, int]] = []

@@ -67,7 +67,7 @@ def ids(run: "Url | Run", slot: str, values: Any) -> "np.ma.MaskedArray[Any, np.
     """
     import numpy as np
 
-    from tnctl.data.value_ids import ids_of_values
+    from tnctl.data.arrow_tables import ids_of_values
 
     with in_one_line():
         if isinstance(run, Run):

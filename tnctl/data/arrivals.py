@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl.data.file_pieces import Piece, counted, require
-from tnctl.data.random_draws import (
+from tnctl.data.generated import (
     below,
     bits,
     near_normal,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tnctl.data import row_estimates, windows
+from tnctl.data import windows
+from tnctl.data.sources import Source
 from tnctl.errors import Failure
 from tnctl.schema import MOST_BATCH, Conf, Paths
 
@@ -52,7 +53,7 @@ def chosen(conf: Conf) -> Choice:
     counted, share = None, 1.0
     # What cannot be read now is reported when it is read for training, with its place.
     with contextlib.suppress(Failure):
-        counted = row_estimates.count_rows(conf, "train")
+        counted = Source(conf, "train").count()
         if counted is not None and conf.data.negatives < 1:
             kept, read = windows.count_kept(conf, ROWS_LOOKED_AT)
             share = kept / max(read, 1)

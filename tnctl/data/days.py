@@ -16,7 +16,7 @@ from typing import Any
 from tnctl import files
 from tnctl.data import arrivals
 from tnctl.data.day_records import is_day
-from tnctl.data.sources import DAY, files_of, row_range
+from tnctl.data.sources import DAY, Source, row_range
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
 from tnctl.schema import Conf, Data
@@ -295,7 +295,7 @@ def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
 def _training_files(conf: Conf, day: str) -> list[str]:
     """The training files of a day; [] when any name of data.train has no file for it."""
     try:
-        return files_of(conf_of_day(conf, day), "train")
+        return Source(conf_of_day(conf, day), "train").files
     except files.AbsentError:
         return []
 

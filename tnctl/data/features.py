@@ -1,7 +1,8 @@
-"""Arrow columns to ids, numbers and labels."""
+"""Arrow columns to ids, numbers and labels; prepared rows, which have ids already, to the same."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,14 +10,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl.data import numbers
-from tnctl.data.bad_rows import refuse
+from tnctl.data.bad_rows import refuse, refuse_large_window, refuse_long_rows
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read, label_keys, way_of_label
 from tnctl.data.file_pieces import Where
-from tnctl.data.id_encoders import ENCODERS
+from tnctl.data.formats.prepared_files import check_width
+from tnctl.data.numbers import flat, is_list
 from tnctl.data.numeric_inputs import numeric_input
-from tnctl.data.row_limits import refuse_large_window, refuse_long_rows
-from tnctl.data.slot_encoder import Cells, Encoder
+from tnctl.data.slot_encoder import ENCODERS, Cells, Encoder
 from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.schema import Conf, Data, Label, Slot
@@ -280,3 +281,83 @@ def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> NDArray[
     """The hash of each value of data.group, uint64 [rows]; missing ones are one group."""
     encoder = Encoder(name, Slot(missing="value"), data)
     return encoder.encode(numbers.single(column, name, where), where).ids
+
+
+def encoded_rows(features: Features, table: pa.Table, where: Where) -> EncodedRows:
+    """The columns of prepared rows, as `Features.read` makes them from raw ones.
+
+    Raises `UserError` for a column to carry that was not prepared, `BadRowsError` for too many ids
+    in a row.
+    """
+    cells = {name: cells_of(table, name) for slots, _ in features.tables for name in slots}
+    refuse_long_rows([of_slot.offsets for of_slot in cells.values()], where)
+    names = features.conf.data.all_labels
+    labels = np.zeros((table.num_rows, len(names)), np.float32)
+    batch = Batch([], [], [], _stored_numbers(table, features.numeric_width), labels)
+    if features.labelled:
+        for number, name in enumerate(names):
+            labels[:, number] = prepared_labels(table, name)
+        for key in {"weight", "reference", "group"} & set(table.column_names):
+            setattr(batch, key, _stored(table, key))
+    batch.carried = _carried(features, table)
+    return EncodedRows(cells, batch)
+
+
+def prepared_encoder(features: Features) -> Callable[[pa.Table, Where], Batch]:
+    """Prepared rows to a batch, in the place of `Features.encode`."""
+    return lambda table, where: features.batch(encoded_rows(features, table, where))
+
+
+def prepared_labels(table: pa.Table, name: str) -> NDArray[np.float32]:
+    """One label of prepared rows, float32 [rows]."""
+    return _stored(table, f"label_{name}")
+
+
+def _stored(table: pa.Table, name: str) -> NDArray[Any]:
+    return np.asarray(flat(table.column(name)).to_numpy())
+
+
+def cells_of(table: pa.Table, name: str) -> Cells:
+    """The cells of a slot, in Arrow's own memory where every row has one id."""
+    array = flat(table.column(f"ids_{name}"))
+    weights = None
+    if (column := f"weights_{name}") in table.column_names:
+        weights = _values(flat(table.column(column)))
+    if is_list(array.type):
+        offsets = array.offsets.to_numpy()
+        return Cells(_values(array), offsets - offsets[0], weights)
+    if array.null_count:
+        offsets = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(array.is_valid().to_numpy(zero_copy_only=False), out=offsets[1:])
+        return Cells(_values(array), offsets, weights)
+    return Cells(_values(array), None, weights)
+
+
+def _values(array: pa.Array) -> NDArray[Any]:
+    """The values of all rows, one after the other."""
+    if is_list(array.type):
+        array = array.flatten()
+    return np.asarray((array.drop_null() if array.null_count else array).to_numpy())
+
+
+def _stored_numbers(table: pa.Table, expected: int) -> NDArray[np.float32]:
+    if not expected:
+        return np.empty((table.num_rows, 0), np.float32)
+    array = flat(table.column("numeric"))
+    check_width(array, expected)
+    width = array.type.byte_width // 4
+    values = np.frombuffer(array.buffers()[1], np.float32)
+    return values[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
+
+
+def _carried(features: Features, table: pa.Table) -> pa.Table | None:
+    for name in features.carry:
+        if f"carry_{name}" not in table.column_names:
+            raise UserError(
+                f"{features.conf.data.prepared} was prepared without the column '{name}' to "
+                "carry. Prepare it again with data.carry"
+            )
+    if not features.carry:
+        return None
+    columns = [table.column(f"carry_{name}") for name in features.carry]
+    return pa.table(columns, names=list(features.carry))

@@ -1,15 +1,20 @@
-"""Pieces of files: some rows of one file as Arrow columns, and where each row came from."""
+"""Pieces of files: some rows of one file as Arrow columns, and where each row came from.
+
+`FileReader` is what the reader of each format offers.
+"""
 
 import bisect
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tnctl import files
 from tnctl.errors import Failure, did_you_mean
 from tnctl.progress import say
 
@@ -161,3 +166,77 @@ def require(url: str, needed: Iterable[str], present: Iterable[str]) -> None:
             raise Failure(f"{url} has no column '{name}'. {did_you_mean(name, list(times))}")
         if times[name] > 1:
             raise Failure(f"{url} has two columns '{name}'. Rename one of them")
+
+
+HEAD_BYTES = 4 << 20
+HEAD_LINES = 1000
+
+
+class FileReader(ABC):
+    """Reads the files of one format, with the settings that it was made with."""
+
+    @abstractmethod
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        """The rows of one file, in order, with the columns `needed`.
+
+        Raises `Failure` naming the file, and the line or row where it is one, for what cannot be
+        read.
+        """
+
+    def pieces_of_groups(
+        self,
+        url: str,
+        needed: list[str],  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        end: int | None,  # noqa: ARG002
+    ) -> Iterator[Piece]:
+        """As `pieces`, of row groups `first` to `end` - 1 (None: the last), and no others."""
+        raise Failure(f"{url} has no row groups, and some of them are to be read")
+
+    def columns(self, url: str) -> list[str] | None:  # noqa: B027
+        """The names of a file's columns, by its beginning; None where only all rows could tell."""
+
+    def require(self, url: str, needed: list[str]) -> None:  # noqa: ARG002
+        """Raise as `pieces` does for a file that is not there, is empty, or lacks a column.
+
+        Only the beginning, or the footer, of the file is read. Where rows name their columns, no
+        column is looked for.
+        """
+        with files.open_input(url):
+            pass
+
+    @property
+    def lines_before(self) -> int:
+        """The lines of each file before its first row; none in files of records."""
+        return 0
+
+    def counts(self, url: str) -> list[int]:
+        """How far the rows of a file are numbered: in each row group, else in the whole file.
+
+        For text the number of its lines. It reads the file, and parses no row.
+        """
+        lines, end = 0, b"\n"
+        with files.open_input(url) as stream:
+            while text := files.read_most(stream, HEAD_BYTES):
+                lines += text.count(b"\n")
+                end = text[-1:]
+        return [lines + (end != b"\n")]
+
+    def count_head(self, stream: BinaryIO) -> tuple[int, int]:
+        """The whole rows in the first HEAD_BYTES of a stream, and their bytes."""
+        text = files.read_most(stream, HEAD_BYTES)
+        return text.count(b"\n"), text.rfind(b"\n") + 1
+
+
+class GroupedReader(FileReader):
+    """Reads files of row groups, any of which can be read without the others."""
+
+    @abstractmethod
+    def group_rows(self, url: str) -> list[int]:
+        """The rows of each row group of a file."""
+
+    def counts(self, url: str) -> list[int]:
+        return self.group_rows(url)
+
+    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+        return self.pieces_of_groups(url, needed, 0, None)

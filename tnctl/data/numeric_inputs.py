@@ -10,7 +10,7 @@ from tnctl.data import numbers
 from tnctl.data.bad_rows import owned, refuse
 from tnctl.data.column_names import value_columns
 from tnctl.data.file_pieces import Where
-from tnctl.data.row_values import RowValues, row_values
+from tnctl.data.numbers import RowValues, row_values
 from tnctl.data.times import SECOND, since, times_of
 from tnctl.errors import Failure, UserError
 from tnctl.schema import UNITS, Data, Numeric

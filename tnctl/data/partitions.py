@@ -4,14 +4,13 @@ Hive, Spark and others write tables so. The rule: a column that a file lacks, an
 names, has the folder's value in each row of the file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from tnctl.data.file_pieces import Piece
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.file_pieces import FileReader, Piece
 from tnctl.errors import Failure
 
 MISSING = "__HIVE_DEFAULT_PARTITION__"
@@ -53,19 +52,23 @@ def pieces(
     reader: FileReader,
     url: str,
     needed: list[str],
-    read: Callable[[list[str]], Iterator[Piece]] | None = None,
+    first: int = 0,
+    end: int | None = None,
 ) -> Iterator[Piece]:
     """The rows of a file with the columns `needed`, some of which may be its folders'.
 
-    `read` yields the rows with the columns of the file itself, by default all rows.
+    With `end` these are the rows of row groups `first` to `end` - 1.
     """
-    read = read or (lambda columns: reader.pieces(url, columns))
     values, stored = partitions_of(url), stored_in(reader, url, needed)
+    if end is None:
+        read = reader.pieces(url, stored)
+    else:
+        read = reader.pieces_of_groups(url, stored, first, end)
     if stored == needed:
-        yield from read(needed)
+        yield from read
         return
     absent = set(needed) - set(stored)
-    for piece in read(stored):
+    for piece in read:
         rows = piece.table.num_rows
         columns = {
             name: _repeated(values[name], rows) if name in absent else piece.table.column(name)

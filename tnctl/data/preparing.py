@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
 from tnctl.data import row_split, sources, statistics
-from tnctl.data.bad_rows import Skipped
+from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
-from tnctl.data.formats.prepared_document import SPLITS, PreparedManifest, SplitEntry
+from tnctl.data.formats.prepared_files import PreparedManifest, SplitEntry
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.sources import count_hint
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.manifest import Inventory
@@ -79,9 +79,9 @@ def _split(
     skipped = Skipped(split, conf.data.bad_rows)
     writer = _Writer(f"{split}/part", inventory)
     rows = 0
-    source = windows(conf, features, split, skipped=skipped)
+    source = windows(Source(conf, split), features, skipped=skipped)
     with (
-        Display(f"data.{split}", count_hint(conf, split)) as display,
+        Display(f"data.{split}", Source(conf, split).known_rows()) as display,
         ReadAhead(source) as ahead,
         writer,
     ):
@@ -91,7 +91,7 @@ def _split(
             display.update(rows, f"{rows:,} rows")
         display.finish()
     first = f"{split}/first.json"
-    inventory.write(first, json.dumps(raw_rows(conf, split, ROWS_KEPT)).encode())
+    inventory.write(first, json.dumps(raw_rows(Source(conf, split), ROWS_KEPT)).encode())
     return SplitEntry(rows=rows, skipped=skipped.rows, parts=tuple(writer.names), first=first)
 
 

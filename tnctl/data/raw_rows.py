@@ -10,26 +10,26 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import limits
-from tnctl.data import numbers, sources
+from tnctl.data import numbers
 from tnctl.data.column_names import columns_read
-from tnctl.data.formats import json_paths, jsonl_files
+from tnctl.data.formats import jsonl_files
 from tnctl.data.formats.jsonl_files import Cutter
 from tnctl.data.formats.prepared_files import PreparedReader
+from tnctl.data.sources import Source
 from tnctl.data.times import as_texts, is_temporal
-from tnctl.schema import Conf
 
 
-def raw_rows(conf: Conf, split: str, limit: int) -> list[dict[str, Any]]:
+def raw_rows(source: Source, limit: int) -> list[dict[str, Any]]:
     """The first rows of a split as JSON has them, by column: texts, numbers, lists and None.
 
     Bytes that are not UTF-8 become Python's surrogate escapes. Of long rows there are fewer, but
     one at least: together they have no more bytes in Arrow's buffers than a line may have.
     """
-    if conf.data.prepared:
-        return PreparedReader(conf).first_rows(split, limit)
+    if source.data.prepared is not None:
+        return PreparedReader(source.conf).first_rows(source.split, limit)
     first: list[dict[str, Any]] = []
     room = limits.LINE_BYTES
-    for piece in sources.pieces(conf, split, columns_read(conf)):
+    for piece in source.pieces(columns_read(source.conf)):
         rows = piece.table.slice(0, limit - len(first))
         whole = rows.num_rows
         while rows.num_rows > (0 if first else 1) and rows.nbytes > room:
@@ -82,7 +82,7 @@ def as_table(
         columns = dict.fromkeys(name for row in rows for name in row)
     return pa.table(
         {
-            name: _as_array(list(map(json_paths.lookup(name), rows)), cutters.get(name))
+            name: _as_array(list(map(jsonl_files.lookup(name), rows)), cutters.get(name))
             for name in columns
         }
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.file_pieces import Piece, Where, row_numbers, rows_up_to, shifted
-from tnctl.data.id_encoders import HashIds, Lists
+from tnctl.data.slot_encoder import HashIds, Lists
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf, Data, Slot
 from tnctl.tables import columns as c_columns

@@ -13,14 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tnctl.data import sources
-from tnctl.data.formats.file_reader import GroupedReader
-from tnctl.data.formats.readers import reader_of
+from tnctl.data.file_pieces import GroupedReader
+from tnctl.data.sources import Source, row_range
 from tnctl.data.unit_records import MOST_UNITS, WHOLE, Remainder, Unit, UnitsRecord
-from tnctl.data.windows import window_rows
 from tnctl.errors import Failure
 from tnctl.masking import bare
-from tnctl.schema import Conf
 
 # A split of fewer files for each worker is cut finer where its format can be.
 FEWEST_PER_WORKER = 4
@@ -31,8 +28,8 @@ WINDOWS_PER_UNIT = 8
 MOST_PER_WORKER = 64
 
 
-def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
-    """The units of a split for so many workers, in the order of the data; one for one worker.
+def units_of(source: Source, workers: int) -> list[Unit]:
+    """The units of a split for `workers` workers, in the order of the data; one for one worker.
 
     Files of text, of records and of ORC are never cut. Parquet and prepared data of few files is
     cut between row groups, and generated data between rows, so that workers have about as many
@@ -40,40 +37,32 @@ def units_of(conf: Conf, split: str, workers: int) -> list[Unit]:
     """
     if workers == 1:
         return [WHOLE]
-    if conf.data.is_generated:
-        first, end = sources.row_range(conf.data, split)
-        count = min(workers * _units_per_worker(conf, end - first, workers), end - first)
+    if source.data.is_generated:
+        first, end = row_range(source.data, source.split)
+        count = min(workers * _units_per_worker(source, end - first, workers), end - first)
         bounds = [first + (end - first) * unit // count for unit in range(count + 1)]
         return [Unit(unit, None, *span) for unit, span in enumerate(itertools.pairwise(bounds))]
-    skip_rows = sources.split_of(conf.data, split).skip_rows
-    urls, reader = sources.files_of(conf, split), reader_of(conf, skip_rows)
+    urls = source.files
     if len(urls) > MOST_UNITS:
         raise Failure(
-            f"data.{split} has {len(urls):,} files, and workers can share {MOST_UNITS:,} at most. "
-            "Join files, or train with one worker"
+            f"data.{source.split} has {len(urls):,} files, and workers can share {MOST_UNITS:,} at "
+            "most. Join files, or train with one worker"
         )
-    if len(urls) >= FEWEST_PER_WORKER * workers or not isinstance(reader, GroupedReader):
-        names = [sources.saved_name(conf, split, url) for url in urls]
-        return [Unit(index, name) for index, name in enumerate(names)]
-    groups = dict[str, list[int]]()
-    for url in urls:
-        with sources.empty_skipped(conf):
-            groups[url] = reader.group_rows(url)
+    groups = source.group_rows() if len(urls) < FEWEST_PER_WORKER * workers else None
+    if groups is None:
+        return [Unit(index, source.saved_name(url)) for index, url in enumerate(urls)]
     rows = sum(map(sum, groups.values()))
-    target = max(rows / (workers * _units_per_worker(conf, rows, workers)), 1)
+    target = max(rows / (workers * _units_per_worker(source, rows, workers)), 1)
     spans, shares = list[tuple[str, int, int]](), deque([0] * workers)
     for url, of_file in groups.items():
         # As many units for each worker, whatever the number of files.
         each = max(round(sum(of_file) / target / workers), 1)
-        name = sources.saved_name(conf, split, url)
-        spans += [(name, *span) for span in _spans(of_file, each, shares)]
+        spans += [(source.saved_name(url), *span) for span in _spans(of_file, each, shares)]
     return [Unit(index, *span) for index, span in enumerate(spans)]
 
 
-def _units_per_worker(conf: Conf, rows: int, workers: int) -> int:
-    by_windows = rows // (
-        workers * WINDOWS_PER_UNIT * window_rows(conf.data.window, conf.train.batch_rows)
-    )
+def _units_per_worker(source: Source, rows: int, workers: int) -> int:
+    by_windows = rows // (workers * WINDOWS_PER_UNIT * source.window_rows)
     return min(max(by_windows, FEWEST_PER_WORKER), MOST_PER_WORKER)
 
 
@@ -113,60 +102,60 @@ def record_of(units: Sequence[Unit], workers: int) -> UnitsRecord:
     return UnitsRecord(workers=workers, count=len(units), sha256=checksum(units))
 
 
-def units_again(conf: Conf, split: str, record: UnitsRecord, way: str) -> list[Unit]:
+def units_again(source: Source, record: UnitsRecord, way: str) -> list[Unit]:
     """The units that a pass was cut into when it began.
 
     Raises `Failure`, with the `way` out, when the split is cut otherwise by now, or as `units_of`.
     """
-    units = units_of(conf, split, record.workers)
+    units = units_of(source, record.workers)
     # An earlier tnctl named the files of a glob by whole paths.
     whole = [unit for unit in units if unit.file is not None]
-    whole = [replace(unit, file=sources.url_of(conf, split, str(unit.file))) for unit in whole]
+    whole = [replace(unit, file=source.url_of(str(unit.file))) for unit in whole]
     if len(units) != record.count or record.sha256 not in (checksum(units), checksum(whole)):
-        is_orc = conf.data.prepared is None and conf.data.format == "orc"
+        is_orc = source.data.prepared is None and source.data.format == "orc"
         also = ", or an earlier tnctl cut files of ORC between stripes" if is_orc else ""
         raise Failure(
-            f"data.{split} is cut into {len(units):,} units, and was cut into {record.count:,} "
-            "others when training stopped in the middle of it: its files or their row groups have "
-            f"changed{also}. Put the earlier ones back, or {way}"
+            f"data.{source.split} is cut into {len(units):,} units, and was cut into "
+            f"{record.count:,} others when training stopped in the middle of it: its files or "
+            f"their row groups have changed{also}. Put the earlier ones back, or {way}"
         )
     return units
 
 
-def too_few(conf: Conf, split: str, remainders: Sequence[Remainder], workers: int) -> str | None:
+def too_few(source: Source, remainders: Sequence[Remainder], workers: int) -> str | None:
     """What to say where some workers have nothing to read; None where each has something.
 
     `remainders` are what is left of a pass that begins or is resumed.
     """
-    if len(remainders) >= workers:
+    idle = workers - len(remainders)
+    if idle <= 0:
         return None
     count = f"{len(remainders)} part{'' if len(remainders) == 1 else 's'}"
-    what = f"data.{split} ({_files_in_words(conf, split)}) has {count} for {workers} workers"
-    idle = workers - len(remainders)
+    what = f"data.{source.split} ({_files_in_words(source)}) has {count} for {workers} workers"
     if any(left.window or left.offset for left in remainders):
         return f"{what} in the rest of this pass. Workers that wait for the next one: {idle}"
-    return f"{what}. Workers without data: {idle}. {_way_out(conf, workers)}"
+    return f"{what}. Workers without data: {idle}. {_way_out(source, workers)}"
 
 
-def too_few_at_start(conf: Conf, split: str, workers: int) -> str | None:
+def too_few_at_start(source: Source, workers: int) -> str | None:
     """As `too_few`, of a pass that begins."""
-    return too_few(conf, split, list(map(Remainder, units_of(conf, split, workers))), workers)
+    return too_few(source, list(map(Remainder, units_of(source, workers))), workers)
 
 
-def _files_in_words(conf: Conf, split: str) -> str:
-    if conf.data.is_generated:
-        return f"rows {sources.split_of(conf.data, split).spec}"
-    urls = bare(sources.files_of(conf, split))
+def _files_in_words(source: Source) -> str:
+    if source.data.is_generated:
+        return f"rows {source.spec}"
+    urls = bare(source.files)
     return urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} more"
 
 
-def _way_out(conf: Conf, workers: int) -> str:
+def _way_out(source: Source, workers: int) -> str:
     fewer = "or train with fewer workers"
-    if conf.data.prepared is not None:
+    if source.data.prepared is not None:
         return f"Prepare it again with a smaller data.window, for more row groups, {fewer}"
-    if conf.data.is_generated:
+    if source.data.is_generated:
         return f"Name more rows, {fewer}"
     files = f"Write it as {workers} files or more"
-    if isinstance(reader_of(conf), GroupedReader):
+    if isinstance(source.reader, GroupedReader):
         return f"{files}, or with at least {workers} row groups, {fewer}"
     return f"{files} of about the same size, or as Parquet, {fewer}"

@@ -1,24 +1,23 @@
-"""Windows: the rows of a split that are read, and shuffled, together."""
+"""Windows: the rows of a split that are read, and shuffled, together; and their batches."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data import numbers, sources
-from tnctl.data.bad_rows import Skipped, chosen
-from tnctl.data.batches import Batch, joined
+from tnctl.data import numbers
+from tnctl.data.bad_rows import Skipped, chosen, refuse_large_window
+from tnctl.data.batches import Batch, joined, taken
 from tnctl.data.column_names import label_keys
-from tnctl.data.features import Features, labels_of
+from tnctl.data.features import Features, labels_of, prepared_encoder, prepared_labels
 from tnctl.data.file_pieces import Where, shifted
-from tnctl.data.formats import prepared_rows
-from tnctl.data.read_ahead import in_order
-from tnctl.data.row_limits import refuse_large_window
-from tnctl.data.unit_records import WHOLE, Unit
+from tnctl.data.read_ahead import ReadAhead, in_order
+from tnctl.data.sources import Source
+from tnctl.data.unit_records import WHOLE, Progress, Remainder, Unit
 from tnctl.errors import Failure
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
@@ -30,22 +29,14 @@ NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed 
 WINDOW_BITS, ROW_BITS = 32, 40
 
 
-def window_rows(window: int, batch_size: int) -> int:
-    """Rows per window: `window` (data.window) rounded up to whole batches."""
-    return -(-window // batch_size) * batch_size
-
-
-def count_hint(conf: Conf, split: str) -> int | None:
+def count_hint(source: Source) -> int | None:
     """The number of rows of a split's windows where it costs little to know, else None."""
-    if split == "train" and conf.data.negatives < 1:
-        return None
-    return sources.count_hint(conf, split)
+    return None if source.drops_negatives else source.known_rows()
 
 
 def windows(
-    conf: Conf,
+    source: Source,
     features: Features,
-    split: str,
     *,
     limit: int | None = None,
     start: int = 0,
@@ -62,11 +53,11 @@ def windows(
     With a `unit` the windows are those of that part of the split, which may have no row; rows that
     cannot be read are only counted, for whoever reads all units to report.
     """
-    size = window_rows(conf.data.window, conf.train.batch_rows)
-    encode = prepared_rows.encoder(features) if conf.data.prepared else features.encode
-    skipped = skipped or Skipped(split, conf.data.bad_rows)
-    tables = _tables(conf, features.columns, encode, split, skipped, unit)
-    if conf.data.bad_rows:
+    data, size = source.data, source.window_rows
+    encode = prepared_encoder(features) if data.prepared else features.encode
+    skipped = skipped or Skipped(source.split, data.bad_rows)
+    tables = _tables(source, features.columns, encode, skipped, unit)
+    if data.bad_rows:
         encoded = _parts(tables, partial(_good, encode, skipped), size, start, limit)
     else:
         whole = _parts(tables, _unread, size, start, limit)
@@ -86,16 +77,16 @@ def windows(
     if not unit.is_split:
         return
     if rows == 0 and start == 0 and limit != 0:
-        raise none_left(conf, split, skipped)
+        raise none_left(source, skipped)
     skipped.report()
 
 
-def none_left(conf: Conf, split: str, skipped: Skipped) -> Failure:
+def none_left(source: Source, skipped: Skipped) -> Failure:
     """What to raise for a split that has rows, and none that is used."""
-    if split == "train" and conf.data.negatives < 1 and not skipped.rows:
-        why = f"data.negatives={conf.data.negatives} keeps none. Raise it"
-        return Failure(f"no row of data.{split} is left: {why}")
-    return sources.no_rows(conf, split, skipped)
+    if source.drops_negatives and not skipped.rows:
+        why = f"data.negatives={source.data.negatives} keeps none. Raise it"
+        return Failure(f"no row of data.{source.split} is left: {why}")
+    return source.no_rows(skipped)
 
 
 def _unread(table: pa.Table, where: Where) -> tuple[tuple[pa.Table, Where], int]:
@@ -135,21 +126,21 @@ def _parts(
 
 
 def _tables(
-    conf: Conf, columns: list[str], encode: Encode, split: str, skipped: Skipped, unit: Unit
+    source: Source, columns: list[str], encode: Encode, skipped: Skipped, unit: Unit
 ) -> Iterator[tuple[pa.Table, Where]]:
     """The rows of a unit, without the negatives that are left out.
 
     Those are chosen by the number of a row among the rows of the unit that can be read.
     """
     first = unit.index << ROW_BITS
-    for piece in sources.pieces(conf, split, columns, unit):
+    for piece in source.pieces(columns, unit):
         skipped.add(piece.skipped, piece.reason, piece.first)
         table, where = piece.table, piece.where
-        if split == "train" and conf.data.negatives < 1:
-            if conf.data.bad_rows:
+        if source.drops_negatives:
+            if source.data.bad_rows:
                 _, rows = skipped.good(table, where, encode)
                 table, where = table.take(rows), chosen(where, rows)
-            kept = _sampled(conf, table, where, first)
+            kept = _sampled(source.conf, table, where, first)
             first += table.num_rows
             table, where = table.take(kept), chosen(where, kept)
         yield table, where
@@ -163,7 +154,7 @@ def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[n
     [(name, label)] = conf.data.all_labels.items()
     [key] = label_keys(conf.data)
     if conf.data.prepared:
-        labels = prepared_rows.labels_of(table, name)
+        labels = prepared_labels(table, name)
     else:
         squared = conf.train.loss.name == "mse"
         column = numbers.flat(table.column(label.column))
@@ -184,7 +175,7 @@ def count_kept(conf: Conf, most: int) -> tuple[int, int]:
         return _sampled(conf, table, where, 0)
 
     kept = rows = 0
-    for piece in sources.pieces(conf, "train", [label.column], WHOLE):
+    for piece in Source(conf, "train").pieces([label.column]):
         chosen_rows, good = skipped.good(piece.table, piece.where, read)
         kept, rows = kept + len(chosen_rows), rows + len(good)
         if rows >= most:
@@ -209,3 +200,107 @@ def order(
     if not shuffle:
         return np.arange(rows, dtype=np.uint32)
     return c_columns.permutation(seed, passes, (unit << WINDOW_BITS) + number, rows)
+
+
+WINDOWS_AHEAD = 1
+
+
+class UnitWindow(NamedTuple):
+    """A window of a unit, or the unit's end."""
+
+    unit: int
+    number: int
+    """of the window, in the unit"""
+    offset: int
+    """the rows of the window, in its shuffled order, that were consumed before"""
+    rows: Batch | None
+    """None after a unit that ends with a full window, or has none"""
+    skipped: int | None
+    """at the end of the unit, the rows of it that could not be read; None before"""
+
+
+Ordering = Callable[[UnitWindow, int], NDArray[np.uint32]]  # the order of a window of so many rows
+
+
+def unit_windows(
+    source: Source,
+    features: Features,
+    remainders: Iterable[Remainder],
+    skipped: Skipped,
+    limit: int | None = None,
+) -> Iterator[UnitWindow]:
+    """The windows of remainders, one remainder after the other, and the end of each unit.
+
+    `limit` is the most rows of each. Raises `Failure` as `windows` does.
+    """
+    for left in remainders:
+        unit, number, offset, ended = left.unit, left.window, left.offset, False
+        skipped_before = skipped.rows
+        for rows in windows(
+            source, features, limit=limit, start=number, skipped=skipped, unit=unit
+        ):
+            # No window of the unit follows on a short one.
+            ended = rows.rows < source.window_rows
+            count = skipped.rows - skipped_before if ended else None
+            yield UnitWindow(unit.index, number, offset, rows, count)
+            number, offset = number + 1, 0
+        if not ended:
+            yield UnitWindow(unit.index, number, offset, None, skipped.rows - skipped_before)
+
+
+def unit_batches(
+    source: Iterable[UnitWindow], ordering: Ordering, batch_size: int, window_size: int
+) -> Iterator[tuple[Batch, Progress]]:
+    """The batches of windows in an order, and how far each is.
+
+    A batch is filled from the next windows and units, so only the last one may be short.
+    """
+    parts: list[Batch] = []
+    completed: list[tuple[int, int]] = []
+    waiting, unit, number, at = 0, 0, 0, 0
+
+    def progress() -> Progress:
+        ends = at == window_size
+        place = (number + 1, 0) if ends else (number, at)
+        return Progress(unit, *place, tuple(completed))
+
+    for window in source:
+        rows = 0
+        if window.rows is not None:
+            rows = window.rows.rows
+            unit, number, at = window.unit, window.number, window.offset
+            chosen = ordering(window, rows)
+            while at < rows:
+                count = min(batch_size - waiting, rows - at)
+                parts.append(taken(window.rows, chosen[at : at + count]))
+                waiting, at = waiting + count, at + count
+                if window.skipped is not None and at == rows:
+                    completed.append((unit, window.skipped))
+                if waiting == batch_size:
+                    yield joined(parts), progress()
+                    parts, completed, waiting = [], [], 0
+        if window.skipped is not None and window.offset >= rows:
+            completed.append((window.unit, window.skipped))
+    if parts:
+        yield joined(parts), progress()
+
+
+def training_batches(
+    conf: Conf,
+    features: Features,
+    passes: int,
+    remainders: Iterable[Remainder],
+    skipped: Skipped,
+) -> Iterator[tuple[Batch, Progress]]:
+    """The batches of what is left of a pass, in their shuffled order, windows read one ahead.
+
+    `passes` is how many passes there were before, which seeds the order. The remainders are read
+    one after the other. `skipped` counts the rows that cannot be read.
+    """
+
+    def shuffled(window: UnitWindow, rows: int) -> NDArray[np.uint32]:
+        return order(conf.seed, passes, window.number, rows, conf.data.shuffle, window.unit)
+
+    source = Source(conf, "train")
+    with ReadAhead(unit_windows(source, features, remainders, skipped), WINDOWS_AHEAD) as ahead:
+        yield from unit_batches(ahead, shuffled, conf.train.batch_rows, source.window_rows)

@@ -16,6 +16,7 @@ from tnctl.data.batches import Batch, batches
 from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
+from tnctl.data.sources import Source
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
@@ -37,7 +38,7 @@ class GoldenRows:
         if most == 0:
             return
         split = "validation" if conf.data.source("validation") is not None else "train"
-        rows = raw_rows(conf, split, most)
+        rows = raw_rows(Source(conf, split), most)
         features = features_of(conf, model, labelled=False)
         columns, kept = Skipped(split, most).good(
             as_table(rows, cutters(conf), features.columns),

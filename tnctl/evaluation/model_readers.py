@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.load import load
-from tnctl.data.value_ids import ValueIds, ids_of_values
+from tnctl.data.arrow_tables import ValueIds, ids_of_values
 from tnctl.errors import UserError, did_you_mean, quoted
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import predicted_windows

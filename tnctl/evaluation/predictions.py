@@ -14,15 +14,14 @@ import pyarrow.parquet as pq
 
 from tnctl import outputs
 from tnctl.data import arrow_tables, numbers
-from tnctl.data.bad_rows import BadRowsError, Skipped
+from tnctl.data.bad_rows import BadRowsError, Skipped, refuse_large_window
 from tnctl.data.batches import Batch, batches
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.read_ahead import ReadAhead, in_order
-from tnctl.data.row_limits import refuse_large_window
-from tnctl.data.sources import files_read
+from tnctl.data.sources import Source, files_read, window_rows
 from tnctl.data.unit_records import WHOLE, Unit
-from tnctl.data.windows import count_hint, window_rows, windows
+from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
@@ -65,7 +64,7 @@ def predict(
     with_lists: set[str] = set()
     rows = 0
     with (
-        Display("predict", count_hint(conf, split)) as display,
+        Display("predict", count_hint(Source(conf, split))) as display,
         outputs.output_file(to, [*files_read(conf, [split]), *reads], replace, claims) as stream,
         writing(stream, to, kind) as write,
     ):
@@ -91,7 +90,7 @@ def predicted_windows(
     model = inference.model
     names, carry = columns_written(model.heads), conf.data.carry
     features = features_of(conf, model, labelled=False, carry=carry)
-    source = windows(conf, features, split, unit=unit, skipped=skipped)
+    source = windows(Source(conf, split), features, unit=unit, skipped=skipped)
     with ReadAhead(source, WINDOWS_AHEAD) as ahead:
         for window in ahead:
             yield scored(inference, window, conf.train, names)

@@ -11,9 +11,9 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.unit_batches import UnitWindow, unit_batches, unit_windows
+from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import WHOLE, Remainder, Unit
-from tnctl.data.windows import window_rows
+from tnctl.data.windows import UnitWindow, unit_batches, unit_windows
 from tnctl.evaluation.metrics import Scored, main_metrics, shown
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Evaluation
@@ -62,7 +62,7 @@ def unshuffled_units(
     remainders = (Remainder(unit) for unit in units)
 
     def counted() -> Iterator[UnitWindow]:
-        for window in unit_windows(conf, features, split, remainders, skipped, limit):
+        for window in unit_windows(Source(conf, split), features, remainders, skipped, limit):
             if window.rows is not None:
                 rows_of[window.unit] = rows_of.get(window.unit, 0) + window.rows.rows
             yield window

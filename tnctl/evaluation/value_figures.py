@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from tnctl.data import numbers
 from tnctl.data.batches import batches
 from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.documents import Count, Finite
 from tnctl.errors import Failure, printable
@@ -60,7 +61,7 @@ def figures_by_value(
     features = features_of(conf, inference.model, carry=list(dict.fromkeys(columns.values())))
     _, head, label = labelled_heads(inference.model)[0]
     logits, labels, weights, carried = [], [], [], []
-    with ReadAhead(windows(conf, features, split), 1) as ahead:
+    with ReadAhead(windows(Source(conf, split), features), 1) as ahead:
         for window in ahead:
             order = np.arange(window.rows, dtype=np.uint32)
             parts = [inference(batch) for batch in batches(window, order, conf.train.batch_rows)]

@@ -1,6 +1,6 @@
 """The kinds of ids: what a conf must give for each, and which other parts of tnctl ask about it.
 
-How values become ids is in tnctl/data/id_encoders.py, which has one encoder for each kind.
+How values become ids is in tnctl/data/slot_encoder.py, which has one encoder for each kind.
 """
 
 from dataclasses import dataclass

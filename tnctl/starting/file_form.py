@@ -9,10 +9,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tnctl import files, limits
-from tnctl.data.formats import json_paths, text_lines
-from tnctl.data.formats.arrow_files import ArrowReader
-from tnctl.data.formats.orc_files import OrcReader
-from tnctl.data.formats.parquet_files import ParquetReader
+from tnctl.data.formats import jsonl_files, text_lines
+from tnctl.data.formats.arrow_files import ArrowReader, OrcReader, ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.saved_conf import INTERPOLATION, MISSING
@@ -158,8 +156,8 @@ def _json(url: str, lines: list[str]) -> FileForm:
             f"{url} is no JSON lines: {quoted(wrong)} is no object. Write each object on one line"
         )
     form = FileForm("jsonl", evidence={"format": "a JSON object a line"})
-    for name in json_paths.paths_of(rows):
-        parts = json_paths.values_of(name, rows)
+    for name in jsonl_files.paths_of(rows):
+        parts = jsonl_files.values_of(name, rows)
         flat = [part for value in parts for part in (value if isinstance(value, list) else [value])]
         if any(isinstance(part, dict | list) for part in flat):
             form.left_out[name] = (

@@ -11,7 +11,7 @@ from tnctl import files, schema
 from tnctl.data.days import conf_of_day, daily, days_of, fixed_folder, in_words, none_there
 from tnctl.data.partitions import partitions_of
 from tnctl.data.read_ahead import in_order
-from tnctl.data.sources import DAY, files_of
+from tnctl.data.sources import DAY, Source
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.schema import is_whole
 
@@ -291,7 +291,7 @@ def _daily(words: Sequence[str]) -> NamedFiles:
     if not days:
         raise none_there(conf)
     read = days[-DAYS_READ:]
-    urls = [url for day in read for url in files_of(conf_of_day(conf, day), "train")]
+    urls = [url for day in read for url in Source(conf_of_day(conf, day), "train").files]
     sizes = zip(urls, _sizes(urls), strict=True)
     filled, empty = _without_empty(f"{word} on {in_words(read)}", sizes)
     names = [url.removeprefix(files.join(root, "")) for url in filled]

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import schema
-from tnctl.data import partitions, row_estimates
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data import partitions
+from tnctl.data.file_pieces import FileReader
 from tnctl.data.formats.readers import reader_of
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, refuse_if
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -68,7 +69,7 @@ def read_rows(
     in_order = [read[place] for place in sorted(read)]
     is_whole = len(read) == len(urls) and all(of.is_whole for of in in_order)
     sample = _checked(in_order, is_whole)
-    if split == "train" and not is_whole and (total := row_estimates.count_rows(conf, "train")):
+    if split == "train" and not is_whole and (total := Source(conf, "train").count()):
         sample.estimate = max(sample.rows, round(total.estimate))
     return sample
 

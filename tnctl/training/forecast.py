@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from tnctl.data import (
     batch_sizes,
     nested_columns,
-    row_estimates,
     row_split,
-    sources,
     statistics,
     units,
 )
@@ -24,7 +22,7 @@ from tnctl.data.column_names import columns_read
 from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
-from tnctl.data.row_estimates import RowCount
+from tnctl.data.sources import RowCount, Source
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.model.bfloat16_advice import bfloat16_advice
 from tnctl.model.building import Model, build
@@ -226,7 +224,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
 def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowCount | None:
     """The rows of data.train, of all days; None when nobody knows."""
-    total = row_estimates.count_rows(conf, "train")
+    total = Source(conf, "train").count()
     if sampled < wanted:  # the sample has all rows
         total = RowCount(sampled, sampled, sampled)
     if days is None or total is None:
@@ -358,7 +356,7 @@ def unused_columns(conf: Conf) -> list[str] | None:
     """The columns of the files of data.train that nothing reads; None when they are unknown."""
     if conf.data.prepared is not None:
         return None
-    present = sources.columns_of(conf, "train")
+    present = Source(conf, "train").columns()
     if present is None:
         return None
     used = nested_columns.columns_of([*columns_read(conf), *conf.data.carry], present)
@@ -396,7 +394,7 @@ def warnings(
         if table.overcount >= 1
     ]
     if conf.cluster.start is not None and conf.cluster.workers is not None:
-        said += filter(None, [units.too_few_at_start(conf, "train", conf.cluster.workers)])
+        said += filter(None, [units.too_few_at_start(Source(conf, "train"), conf.cluster.workers)])
     return said + probable_mistakes.same_files(conf) + memory_warnings(findings)
 
 

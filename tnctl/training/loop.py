@@ -12,8 +12,7 @@ from dataclasses import replace
 from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import label_keys
-from tnctl.data.row_estimates import count_rows
-from tnctl.data.sources import fingerprints
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
@@ -63,7 +62,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     """The steps that are left of a pass; the figures are of predictions made before each."""
     if state.sums is None:
         state.sums = PassSums(has_classes(conf.train.loss))
-        state.data = fingerprints(conf, "train")
+        state.data = Source(conf, "train").fingerprints()
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
@@ -194,7 +193,7 @@ def _rows_to_train(conf: Conf, state: RunState) -> tuple[int | None, bool]:
         return None, False
     if state.position.day is not None:
         return state.days[-1].rows, False
-    count = count_rows(conf, "train")
+    count = Source(conf, "train").count()
     return (None, False) if count is None else (round(count.estimate), count.low < count.high)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tnctl.checkpoint.document import Position
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import (
     WHOLE,
     Progress,
@@ -41,10 +42,10 @@ class PassPosition:
         record: UnitsRecord | None = start.units
         cut: list[Unit] | None = None
         if record is not None:
-            cut = units.units_again(conf, "train", record, FROM_SCRATCH)
+            cut = units.units_again(Source(conf, "train"), record, FROM_SCRATCH)
             skipped.add(record.skipped, "it was before training was resumed")
         elif workers > 1 and not start.window and not start.offset:
-            cut = units.units_of(conf, "train", workers)
+            cut = units.units_of(Source(conf, "train"), workers)
             record = units.record_of(cut, workers)
         if cut is not None and record is not None:
             self._units = UnitsProgress(record)

@@ -4,9 +4,9 @@ from tnctl import files
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import newest_first
 from tnctl.data import row_split, sources
+from tnctl.data.bad_rows import SPLITS
 from tnctl.data.column_names import columns_read
 from tnctl.data.days import daily
-from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.split_scoring import first_given, reported_splits
 from tnctl.evaluation.value_figures import columns_of

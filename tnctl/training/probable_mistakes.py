@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import numeric_columns, slot_columns
-from tnctl.data.sources import files_of
+from tnctl.data.sources import Source
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Train
@@ -213,10 +213,10 @@ def same_files(conf: Conf) -> list[str]:
     """Splits that read a file of data.train."""
     if conf.data.is_generated or conf.data.prepared is not None:
         return []
-    trained = set(files_of(conf, "train"))
+    trained = set(Source(conf, "train").files)
     # Of a split that data.split cuts off, training reads other rows of these files.
     splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
-    shared = {split: sorted(trained & set(files_of(conf, split))) for split in splits}
+    shared = {split: sorted(trained & set(Source(conf, split).files)) for split in splits}
     return [
         f"data.{split} reads {url}, which is trained on"
         for split, urls in shared.items()

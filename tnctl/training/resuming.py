@@ -20,7 +20,7 @@ from tnctl.checkpoint.chain import (
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily
-from tnctl.data.sources import fingerprints, saved_name, url_of
+from tnctl.data.sources import Source
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import is_plain
@@ -181,14 +181,15 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
     if not checkpoint.data:
         return
     # An earlier tnctl named the files of a glob by whole paths.
-    data = [replace(file, file=saved_name(conf, "train", file.file)) for file in checkpoint.data]
+    source = Source(conf, "train")
+    data = [replace(file, file=source.saved_name(file.file)) for file in checkpoint.data]
     earlier = {file.file: file for file in bare(data)}
     position = checkpoint.position
-    conf_now = conf_of_day(conf, position.day)
+    source_now = Source(conf_of_day(conf, position.day), "train")
     try:
-        fingerprints_now = fingerprints(conf_now, "train")
+        fingerprints_now = source_now.fingerprints()
     except files.AbsentError as error:
-        names = [url_of(conf, "train", file.file) for file in data if is_plain(file.file)]
+        names = [source.url_of(file.file) for file in data if is_plain(file.file)]
         names = [name for name in names if not is_masked(name) and not files.exists(name)]
         if not names:
             raise
@@ -210,7 +211,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
             f"them in the earlier order, or {WAY_ON}"
         )
     if position.units is not None:
-        units_again(conf_now, "train", position.units, WAY_ON)
+        units_again(source_now, position.units, WAY_ON)
 
 
 def _in_words(fingerprint: Fingerprint | None) -> str:

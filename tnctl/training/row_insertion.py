@@ -4,6 +4,7 @@ import numpy as np
 
 from tnctl.data.batches import batches
 from tnctl.data.features import Features, counted_ids
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.model.building import Model
@@ -29,7 +30,7 @@ def insert_all_rows(model: Model, features: Features) -> None:
         return
     size = model.conf.train.batch_rows
     parameters = LocalParameters(model)
-    for window in windows(model.conf, features, "train"):
+    for window in windows(Source(model.conf, "train"), features):
         for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
             parameters.find(batch, insert=True)
 

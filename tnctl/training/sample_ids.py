@@ -15,6 +15,7 @@ from tnctl.data.batches import Batch
 from tnctl.data.features import EncodedRows, Features
 from tnctl.data.file_pieces import Where
 from tnctl.data.numeric_inputs import vectors
+from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.schema import Conf, RowLife, Slot
@@ -156,7 +157,7 @@ def read_sample(
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
     tables = [([name], [spread(slot)]) for name, slot in conf.slots.items()]
     features = LookingFeatures(whole, tables, measured, carry=conf.data.carry)
-    sample = list(windows(whole, features, skipped.split, limit=rows, skipped=skipped))
+    sample = list(windows(Source(whole, skipped.split), features, limit=rows, skipped=skipped))
     return sample, SampleFigures.of(features.looks)
 
 

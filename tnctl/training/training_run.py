@@ -9,9 +9,10 @@ from functools import partial
 from tnctl import files
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data import statistics
+from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import as_saved, chosen, sized
 from tnctl.data.days import conf_of_day, daily
-from tnctl.data.formats.prepared_document import SPLITS
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
@@ -213,7 +214,7 @@ def begin_run(
         # split is read, for what training would raise for it later.
         for split in SPLITS:
             if of_first_day.data.source(split) is not None:
-                next(windows(of_first_day, features_of(conf, model), split), None)
+                next(windows(Source(of_first_day, split), features_of(conf, model)), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     state = RunState(days=record if days is None else days.record)

@@ -18,8 +18,8 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
-from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress
+from tnctl.data.windows import training_batches
 from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored

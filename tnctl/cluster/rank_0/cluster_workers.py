@@ -26,6 +26,7 @@ from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.command_loop import set_counting, set_days
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.sources import Source
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
 from tnctl.evaluation.importance import NormSum, norm_sums
@@ -78,7 +79,7 @@ class ClusterBatches:
         if not self._has_batch:
             self._workers.pause()
             if self._of_pass.is_at_start:
-                raise none_left(self._conf, "train", self._skipped)
+                raise none_left(Source(self._conf, "train"), self._skipped)
             self._of_pass.report_skipped()
         return self._has_batch
 
@@ -189,7 +190,7 @@ class ClusterWorkers:
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
-        warning = units.too_few(conf, "train", of_pass.remainders, self._node.workers)
+        warning = units.too_few(Source(conf, "train"), of_pass.remainders, self._node.workers)
         if warning is not None and warning != self._warning:
             say(f"warning: {warning}")
             self._warning = warning

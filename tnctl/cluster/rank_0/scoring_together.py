@@ -12,8 +12,9 @@ from tnctl.cluster.transport.frames import Body
 from tnctl.cluster.workers.share import Share
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
+from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import Remainder, Unit
-from tnctl.data.windows import none_left, window_rows
+from tnctl.data.windows import none_left
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
@@ -44,7 +45,7 @@ def score_together(
         counts.merge(reply.examples, reply.present, reply.ids)
         skipped.add(reply.skipped, reply.reason)
     if not counts.examples:
-        raise none_left(conf, split, skipped)
+        raise none_left(Source(conf, split), skipped)
     skipped.report()
 
     def request(rank: int, first: int, rows: int) -> "Future[Body]":
@@ -73,7 +74,7 @@ def predict_together(node: Node, conf: Conf, share: Share, split: str) -> Genera
         counts.append(list(reply.blocks))
         skipped.add(reply.skipped, reply.reason)
     if not any(map(sum, counts)):
-        raise none_left(conf, split, skipped)
+        raise none_left(Source(conf, split), skipped)
     size = window_rows(conf.data.window, conf.train.batch_rows)
     yield from prediction_blocks.in_windows(_in_order(node, blocks, counts), size)
     skipped.report()
@@ -127,7 +128,7 @@ def send_units(node: Node, others: Sequence[Sequence[Remainder]]) -> None:
 
 def _dealt_units(node: Node, conf: Conf, split: str) -> list[list[Unit]]:
     """The units of a split by worker; each of the others has been sent its own."""
-    all_units = units.units_of(conf, split, node.workers)
+    all_units = units.units_of(Source(conf, split), node.workers)
     dealt = [all_units[rank :: node.workers] for rank in range(node.workers)]
     send_units(node, [list(map(Remainder, of_worker)) for of_worker in dealt[1:]])
     return dealt

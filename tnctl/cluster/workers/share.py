@@ -22,8 +22,8 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics import Statistics
-from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import Progress, Remainder, Unit
+from tnctl.data.windows import training_batches
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units

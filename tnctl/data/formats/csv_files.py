@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl import limits
-from tnctl.data.file_pieces import Line, Piece, require
-from tnctl.data.formats.file_reader import FileReader
+from tnctl.data.file_pieces import FileReader, Line, Piece, require
 from tnctl.data.formats.text_lines import after_line, blocks, is_utf8, numbers_of
 from tnctl.data.numbers import MEND
 from tnctl.data.read_ahead import in_order

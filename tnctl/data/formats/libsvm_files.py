@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import BadRows, Piece
+from tnctl.data.file_pieces import BadRows, FileReader, Piece
 from tnctl.data.formats import text_lines
-from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.text_lines import Words
 from tnctl.errors import UserError
 

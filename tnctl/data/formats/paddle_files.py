@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import BadRows, Piece, report_absent
+from tnctl.data.file_pieces import BadRows, FileReader, Piece, report_absent
 from tnctl.data.formats import text_lines
-from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.text_lines import Words
 from tnctl.errors import UserError, did_you_mean
 

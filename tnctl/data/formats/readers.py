@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 from tnctl.data.column_names import id_columns, text_columns, ways_of_labels
+from tnctl.data.file_pieces import FileReader
+from tnctl.data.formats.arrow_files import OrcReader, ParquetReader
 from tnctl.data.formats.csv_files import CsvReader
-from tnctl.data.formats.file_reader import FileReader
 from tnctl.data.formats.jsonl_files import JsonReader, cutters
 from tnctl.data.formats.libsvm_files import LibsvmReader
-from tnctl.data.formats.orc_files import OrcReader
 from tnctl.data.formats.paddle_files import PaddleReader
-from tnctl.data.formats.parquet_files import ParquetReader
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.schema import Conf, Data

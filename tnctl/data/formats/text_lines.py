@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from tnctl import files, limits
 from tnctl.data import numbers
-from tnctl.data.file_pieces import BadRows, EmptyFileError, Line, Where
-from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES
+from tnctl.data.file_pieces import HEAD_BYTES, HEAD_LINES, BadRows, EmptyFileError, Line, Where
 from tnctl.errors import Failure, quoted
 from tnctl.tables.text import line_ends
 

@@ -13,8 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import files, limits
-from tnctl.data.file_pieces import BadRows, EmptyFileError, Piece, Record, report_absent
-from tnctl.data.formats.file_reader import HEAD_BYTES, HEAD_LINES, FileReader
+from tnctl.data.file_pieces import (
+    HEAD_BYTES,
+    HEAD_LINES,
+    BadRows,
+    EmptyFileError,
+    FileReader,
+    Piece,
+    Record,
+    report_absent,
+)
 from tnctl.data.formats.text_lines import is_utf8
 from tnctl.errors import Failure
 from tnctl.tables.text import RECORD_BYTES, tfrecords

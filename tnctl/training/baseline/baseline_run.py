@@ -13,6 +13,7 @@ from tnctl import memory_limits
 from tnctl.data.batches import Batch, taken
 from tnctl.data.days import daily
 from tnctl.data.features import Features
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, refuse_if
 from tnctl.evaluation import platt_scaling
@@ -234,4 +235,4 @@ class BaselineRows:
         )
 
     def _windows(self, split: str) -> Iterator[Batch]:
-        return windows(self._conf, self._features, split)
+        return windows(Source(self._conf, split), self._features)

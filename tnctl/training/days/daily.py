@@ -26,7 +26,7 @@ from tnctl.data.days import (
 )
 from tnctl.data.days import in_words as named
 from tnctl.data.file_pieces import EmptyError, EmptyFileError
-from tnctl.data.sources import fingerprints
+from tnctl.data.sources import Source
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
@@ -90,7 +90,7 @@ def changed_file(conf: Conf, entry: DayRecord) -> str | None:
     if not trained:
         return None
     try:
-        current = fingerprints(conf_of_day(conf, entry.day), "train")
+        current = Source(conf_of_day(conf, entry.day), "train").fingerprints()
     except files.AbsentError:
         return None
     return next((file.file for file in current if _named_by_file(file) not in trained), None)
@@ -130,7 +130,7 @@ class Daily:
         the day is empty or not as days were before.
         """
         conf = conf_of_day(self.conf, day)
-        data = fingerprints(conf, "train")
+        data = Source(conf, "train").fingerprints()
         looks = [entry.statistics for entry in self.record if entry.statistics is not None]
         recent = looks[-self.conf.gate.days :]
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
