@@ -30,7 +30,7 @@ from tnctl.model.layout import slot_plans
 from tnctl.model.parameter_tables import TableUpdates, move_statistics
 from tnctl.model.parameters import LocalParameters, moving_statistics
 from tnctl.tables import SlotPlan, Workspace
-from tnctl.training import eviction
+from tnctl.training import row_life
 from tnctl.training.schedule import factor
 from tnctl.training.step import gradient_function
 
@@ -158,7 +158,7 @@ class MicroBatches:
                 self._step([batch for batch in batches if batch is not None],
                            [rank for rank in self._ranks if batches[rank] is not None])  # fmt: skip
                 after_step()
-            eviction.end_of_period(self.model)
+            row_life.end_of_period(self.model)
             after_step()
         return self
 

@@ -20,9 +20,14 @@ from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.documents import parse
-from tnctl.training import worker_watch
-from tnctl.training.worker_figures import ExchangeFigures, ExchangeReport, WorkerFigures, since
-from tnctl.training.worker_watch import Sums, WorkerWatch, line_of, scalars_of
+from tnctl.training import observers
+from tnctl.training.observers import WorkerSums, WorkerWatch, line_of, scalars_of
+from tnctl.training.worker_figures import (
+    ExchangeFigures,
+    ExchangeReport,
+    WorkerFigures,
+    since,
+)
 
 # ---- What workers report ---------------------------------------------------------
 
@@ -154,7 +159,7 @@ def worker(computing=0.0, data=0.0, others=0.0, exchanging=0.0, idle=0.0, **fiel
 def sums_of(processes, awaited, stale=()):
     """The sums of processes, with what was waited for each worker."""
     counts = np.array([stale] * len(awaited), np.int64)
-    return Sums(processes, ExchangeFigures(np.array(awaited, np.float64), counts, counts))
+    return WorkerSums(processes, ExchangeFigures(np.array(awaited, np.float64), counts, counts))
 
 
 def test_figures_since_earlier_ones():
@@ -197,7 +202,7 @@ class Trained:
 
 def test_a_line_is_of_the_last_seconds_of_a_pass_or_since_the_one_before(monkeypatch):
     now, workers = [0.0], Trained()
-    monkeypatch.setattr(worker_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(observers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = WorkerWatch(workers)
     watch.start_pass()
     seen = []

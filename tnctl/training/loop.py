@@ -18,11 +18,10 @@ from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
 from tnctl.schema import AUTO, Conf, Data, Train
-from tnctl.training import early_stopping, events
+from tnctl.training import events, schedule
 from tnctl.training.events import Event, Events, PassUnderWay
-from tnctl.training.pass_sums import PassSums, has_classes
 from tnctl.training.schedule import factor, is_crossed
-from tnctl.training.state import RunState
+from tnctl.training.state import PassSums, RunState, has_classes
 from tnctl.training.workers import Workers
 
 MANY = 100_000  # examples after which labels of one class are probably a mistake
@@ -43,7 +42,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         of_day = state.position.day is not None
-        ends = early_stopping.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
+        ends = schedule.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
         if not of_day or ends:
             yield events.RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
@@ -128,11 +127,11 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
     yield events.PassStarts(current)
     batches, number, earlier = current.batches, 0, state.steps - 1
     every, tried = conf.evaluation.every_steps, None
-    if state.epochs and early_stopping.second_pass_is_tried(
+    if state.epochs and schedule.second_pass_is_tried(
         conf.train, state.position.epoch, state.epochs[0].examples
     ):
         of_pass = state.epochs[0].step - state.first_step
-        tried = state.epochs[0].step + max(of_pass // early_stopping.TRIED, 1)
+        tried = state.epochs[0].step + max(of_pass // schedule.TRIED, 1)
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
@@ -217,7 +216,7 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated
             is_best = state.stopping.judge(
                 conf.evaluation, conf.optimizer.schedule, value, state.steps
             )
-    elif early_stopping.matters(conf):
+    elif schedule.matters(conf):
         raise Failure(
             f"evaluation.monitor={monitor} is of labels 0 and 1, and data.validation has "
             "others. Take evaluation.monitor=mse"

@@ -11,7 +11,7 @@ from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.split_scoring import first_given, reported_splits
 from tnctl.evaluation.value_figures import columns_of
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, eviction, recalibrating, run_folder, schedule
+from tnctl.training import recalibrating, row_life, run_folder, schedule
 from tnctl.training.baseline import baseline_run
 from tnctl.training.warm import warm_start
 
@@ -19,9 +19,8 @@ from tnctl.training.warm import warm_start
 def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     """Refuse a conf that cannot be trained, by its keys. Raises UserError, Failure."""
     row_split.check(conf)
-    early_stopping.check(conf)
     recalibrating.check(conf)
-    eviction.check(conf)
+    row_life.check(conf)
     schedule.check(conf)
     warm_start.check(conf, overwrite)
     baseline_run.check(conf)

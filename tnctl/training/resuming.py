@@ -1,32 +1,43 @@
-"""What a run is resumed from: its newest whole checkpoint, if conf and data are the same."""
+"""Which checkpoint a run goes on from: its newest whole one, or one that it goes back to."""
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tnctl import files, manifest
-from tnctl.checkpoint import dense_file
+from tnctl import files, manifest, ownership
+from tnctl.checkpoint import dense_file, listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
 from tnctl.checkpoint.completed_conf import differing_keys
+from tnctl.checkpoint.listing import Stored
 from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import conf_of_day, daily
+from tnctl.data.days import calendar, conf_of_day, daily
 from tnctl.data.sources import fingerprints, saved_name, url_of
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
+from tnctl.ownership import CHECKPOINT, RUN, Claims
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import AUTO, Conf
-from tnctl.training import early_stopping, pass_sums, run_folder
-from tnctl.training.pass_position import FROM_SCRATCH
-from tnctl.training.run_folder import NOT_COMPARED
-from tnctl.training.state import RunState
+from tnctl.training import run_folder, schedule
+from tnctl.training.run_folder import (
+    LOG,
+    NOT_COMPARED,
+    PAGE,
+    REPORT,
+    ROLLED_BACK,
+    TENSORBOARD,
+    Log,
+    finished,
+    refuse_no_folders,
+)
+from tnctl.training.state import FROM_SCRATCH, RunState, saved_sums
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.model.building import Model
@@ -36,6 +47,7 @@ WAY_ON = (
     "go back to a checkpoint at the end of a pass (tnctl checkpoint list, tnctl rollback), or "
     f"{FROM_SCRATCH}"
 )
+NAMED = 20  # checkpoints that an error lists
 
 
 def start(conf: Conf) -> Checkpoint | None:
@@ -142,7 +154,7 @@ def load_newest(
             try:
                 candidate = open_checkpoint(folder)
                 check_data(conf, candidate)
-                pass_sums.read(candidate, classes=True)  # damage must be found before `passed` is
+                saved_sums(candidate, classes=True)  # damage must be found before `passed` is
                 model = load(candidate, conf)
             except DamagedError as error:
                 say(str(error))
@@ -227,7 +239,7 @@ def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
     if state.trained and has_more_passes(conf, checkpoint):
         state.trained, state.recalibrated = False, None
     stopping, lost = state.stopping, state.stopping.best_step
-    if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:
+    if not schedule.keeps_best(conf) or state.trained or stopping.best is None:
         return state
     if newest_whole(conf.output, lost, names_of_chain(checkpoint.folder)) is None:
         stopping.best, stopping.best_step = None, 0
@@ -282,3 +294,86 @@ def names_of_chain(folder: str) -> set[str]:
         return {link.name for link in open_checkpoint(folder).chain()}
     except Failure:
         return set()
+
+
+def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint of a step, or of the end of a day, and where the later ones are now.
+
+    The run is then as it was when that checkpoint was saved. If this is interrupted, the same call
+    completes it; training would resume from the newest checkpoint that is left. Raises UserError
+    when there is no such checkpoint, or when a file of the run was changed, Failure when a later
+    checkpoint cannot be moved, and while another process trains into the output.
+    """
+    if not files.list_folder(files.join(output, CHECKPOINTS)):
+        raise Failure(f"{output} has no checkpoint. Give the output of a run")
+    with files.locked(output):
+        refuse_no_folders(output)
+        checkpoints = listing.stored(files.join(output, CHECKPOINTS))
+        target, content = _meant(output, checkpoints, step, day)
+        later = [entry for entry in checkpoints if entry.name > target.name]
+        for entry in later:
+            if entry.complete and files.is_link(entry.folder):
+                raise _stays(entry.folder, "is a symbolic link")
+        claims = Claims(output, RUN)
+        claims.add([LOG, REPORT, PAGE])
+        report = finished(output)
+        if report is None or files.join(output, report.checkpoint) != target.folder:
+            # First: a run without a report is one to be trained, whatever is done of the rest.
+            for name in (REPORT, PAGE):
+                files.remove_file(files.join(output, name))
+        moved = [_moved(output, entry) for entry in reversed(later) if entry.complete]
+        for entry in later:
+            ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
+        Log(output, content.manifest.metrics.log_lines)
+        if files.list_folder(files.join(output, TENSORBOARD)):
+            from tnctl.training.event_file import EventFile
+
+            EventFile(output, content.manifest.steps_trained, claims).close()
+        return content, moved
+
+
+def _moved(output: str, entry: Stored) -> str:
+    """Where a checkpoint is after it is set aside."""
+    to = run_folder.set_aside(output, entry.folder, ROLLED_BACK)
+    if to is None:
+        raise _stays(entry.folder, "has no file of which something says that tnctl wrote it")
+    return to
+
+
+def _stays(folder: str, why: str) -> Failure:
+    return Failure(f"{folder} {why}, and is not moved. Move it away, and run the command again")
+
+
+def _meant(
+    output: str, checkpoints: Sequence[Stored], step: int | None, day: str | None
+) -> tuple[Stored, Checkpoint]:
+    """The newest usable checkpoint of a step, or of the end of a day. Raises UserError."""
+    usable = [entry for entry in checkpoints if entry.problem is None]
+    if not usable:
+        raise Failure(f"{output} has no usable checkpoint: {checkpoints[-1].problem}")
+    for entry in reversed(usable):
+        is_meant = entry.step == step if day is None else is_same(ended_day(entry), day)
+        if is_meant and entry.manifest is not None:
+            return entry, Checkpoint(entry.folder, entry.manifest)
+    what = f"of step {step:,}" if day is None else f"of the end of day {day}"
+    kept = ", ".join(map(in_words, usable[-NAMED:]))
+    older = f"{len(usable) - NAMED:,} older ones, " if len(usable) > NAMED else ""
+    raise UserError(f"{output} has no checkpoint {what}. It has {older}{kept}")
+
+
+def ended_day(entry: Stored) -> str:
+    """The last whole day that a checkpoint was trained on; empty in the middle of one."""
+    days = () if entry.manifest is None else entry.manifest.days
+    return days[-1].day if days and days[-1].last_step is not None else ""
+
+
+def is_same(day: str, other: str) -> bool:
+    """Whether two names are of one day, as 2024-01-31 and 20240131 are."""
+    return (calendar(day) or day) == (calendar(other) or other)
+
+
+def in_words(entry: Stored) -> str:
+    """A checkpoint by its step and day."""
+    if entry.day is None:
+        return f"step {entry.step:,}"
+    return f"step {entry.step:,} ({'end of' if ended_day(entry) else 'in'} {entry.day})"

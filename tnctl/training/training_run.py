@@ -6,11 +6,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data import statistics
 from tnctl.data.batch_sizes import as_saved, chosen, sized
+from tnctl.data.batches import batches
 from tnctl.data.days import conf_of_day, daily
+from tnctl.data.features import Features, counted_ids
 from tnctl.data.formats.prepared_document import SPLITS
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
@@ -18,10 +22,12 @@ from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
 from tnctl.model.bfloat16_advice import bfloat16_advice
 from tnctl.model.building import Model, enable_determinism
+from tnctl.model.parameters import LocalParameters
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
+from tnctl.tables import SlotPlan, SparseTable, Workspace
 from tnctl.training import (
     events,
     preconditions,
@@ -30,20 +36,21 @@ from tnctl.training import (
 )
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
+from tnctl.training.forecast import memory_of_machine
 from tnctl.training.loop import train_passes
-from tnctl.training.memory_watch import table_words
-from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
+from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.report.report_document import Report, Timing
-from tnctl.training.row_insertion import insert_all_rows
-from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
+from tnctl.training.row_life import table_words
+from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFiles, Profiler
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.worker_watch import WorkerWatch
 from tnctl.training.workers import OneProcess, Workers
+
+IDS_AT_A_TIME = 1 << 20
 
 
 def train(
@@ -293,6 +300,65 @@ def new_model(
         with waiting("making every row of the training data"):
             insert_all_rows(model, features_of(conf, model))
     return model
+
+
+def insert_all_rows(model: Model, features: Features) -> None:
+    """Insert every row that training on data.train will meet, with its initial weights.
+
+    Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, met or not; for
+    the others one pass over the data finds them. Raises Failure when the data cannot be read.
+    """
+    counts = counted_rows(model)
+    check_memory(model, counts)
+    for table, of_groups in zip(model.tables, counts, strict=True):
+        for group, count in of_groups.items():
+            insert_counted(table, group, count or 0)
+    if all(count is not None for of_groups in counts for count in of_groups.values()):
+        return
+    size = model.conf.train.batch_rows
+    parameters = LocalParameters(model)
+    for window in windows(model.conf, features, "train"):
+        for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
+            parameters.find(batch, insert=True)
+
+
+def counted_rows(model: Model) -> list[dict[int, int | None]]:
+    """For each table, how many ids each group can have; None where they cannot be counted."""
+    counts_of_tables: list[dict[int, int | None]] = []
+    for layout in model.layout.tables:
+        counts: dict[int, int | None] = {}
+        for slot, group in zip(layout.slots, layout.group_of, strict=True):
+            count = counted_ids(slot, model.conf.slots[slot], model.statistics)
+            # Slots of one group have ids of one kind; buckets that are measured may differ.
+            counts[group] = None if count is None else max(count, counts.get(group) or 0)
+        counts_of_tables.append(counts)
+    return counts_of_tables
+
+
+def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:
+    """Raise UserError when the rows of all `counts` need more memory than the machine has.
+
+    `counts` has for each table the rows by group; groups with None are left out of the sum.
+    """
+    needed = sum(
+        table.stride * sum(count or 0 for count in of_groups.values())
+        for table, of_groups in zip(model.tables, counts, strict=True)
+    )
+    memory = memory_of_machine()
+    if needed > memory:
+        raise UserError(
+            f"optimizer.updates=all makes every row before the first step: {needed:,} bytes, and "
+            f"this machine has {memory:,}. Take a smaller size, or updates=touched"
+        )
+
+
+def insert_counted(table: SparseTable, group: int, count: int) -> None:
+    """Insert the ids 0 .. count - 1 of a group."""
+    batch = Workspace(table, [SlotPlan(group, "sum", 0)])
+    for start in range(0, count, IDS_AT_A_TIME):
+        ids = np.arange(start, min(start + IDS_AT_A_TIME, count), dtype=np.uint64)
+        offsets = np.arange(len(ids) + 1, dtype=np.uint32)
+        batch.find(ids, offsets, len(ids), insert=True)
 
 
 @contextlib.contextmanager

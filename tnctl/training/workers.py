@@ -35,12 +35,10 @@ from tnctl.model.building import Model, build
 from tnctl.model.table_figures import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
-from tnctl.training import eviction
-from tnctl.training.memory_watch import MemoryWatch
-from tnctl.training.pass_position import PassPosition
-from tnctl.training.pass_sums import PassSums
+from tnctl.training import row_life
+from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
-from tnctl.training.state import RunState
+from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
@@ -321,7 +319,7 @@ class LocalWorkers:
             table.set_counting(counting)
 
     def end_of_period(self) -> dict[str, int]:
-        removed = eviction.end_of_period(self.model)
+        removed = row_life.end_of_period(self.model)
         if any(removed.values()):
             self._last_metrics = None
         return removed

@@ -18,7 +18,7 @@ from tnctl.model.parameter_tables import (
     move_statistics,
 )
 from tnctl.tables import ExactSum, PullWorkspace, RankKeys, weighted_sum
-from tnctl.training.pass_sums import PassSums
+from tnctl.training.state import PassSums
 
 
 class OwnedPart:

@@ -37,12 +37,10 @@ from tnctl.model.building import Model
 from tnctl.model.table_figures import TableFigures
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import eviction
-from tnctl.training.memory_watch import MemoryWatch
-from tnctl.training.pass_position import PassPosition
-from tnctl.training.pass_sums import PassSums
+from tnctl.training import row_life
+from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
-from tnctl.training.state import RunState
+from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
 from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
 from tnctl.training.workers import SplitMetrics, look_at_training_data
@@ -324,13 +322,13 @@ class ClusterWorkers:
     def end_of_period(self) -> dict[str, int]:
         self.pause()
         replies = self._node.command_members(commands.EndPeriod())
-        shares = eviction.miscounted_by_table(self.model)
-        removed = Counter(eviction.remove_rows(self.model))
+        shares = row_life.miscounted_by_table(self.model)
+        removed = Counter(row_life.remove_rows(self.model))
         for reply in commands.replies_of(commands.Evicted, replies):
             removed.update(reply.rows)
             for name, share in reply.miscounted.items():
                 shares[name] = shares.get(name, 0.0) + share
-        eviction.warn_of_sketches(shares)
+        row_life.warn_of_sketches(shares)
         if any(removed.values()):
             self._last_metrics = None
             self.share.parameters.last = []
