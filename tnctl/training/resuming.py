@@ -10,11 +10,9 @@ from tnctl import files, manifest, ownership
 from tnctl.checkpoint import dense_file, listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
-from tnctl.checkpoint.completed_conf import differing_keys
 from tnctl.checkpoint.listing import Stored
-from tnctl.data.batch_sizes import as_saved
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import calendar, conf_of_day, daily
+from tnctl.data.days import calendar, conf_of_day
 from tnctl.data.sources import fingerprints, saved_name, url_of
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
@@ -23,12 +21,11 @@ from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
 from tnctl.ownership import CHECKPOINT, RUN, Claims
 from tnctl.progress import say
-from tnctl.saved_conf import conf_to_json
-from tnctl.schema import AUTO, Conf
+from tnctl.schema import Conf
 from tnctl.training import run_folder, schedule
+from tnctl.training.plan import nothing_whole
 from tnctl.training.run_folder import (
     LOG,
-    NOT_COMPARED,
     PAGE,
     REPORT,
     ROLLED_BACK,
@@ -50,106 +47,22 @@ WAY_ON = (
 NAMED = 20  # checkpoints that an error lists
 
 
-def start(conf: Conf) -> Checkpoint | None:
-    """The checkpoint to resume from, or None for a new run.
-
-    A run may go on with more passes than it was begun with. Raises UserError when the folder has a
-    run of another conf.
-    """
-    # A run that was started warm is resumed without warm.start too.
-    skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
-    damage: DamagedError | None = None
-    passed_over = False
-    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
-        try:
-            checkpoint = open_checkpoint(folder)
-            saved = checkpoint.conf()
-            differing = differing_keys(conf_to_json(as_saved(conf, saved)), saved)
-        except DamagedError as error:
-            say(str(error))
-            damage = damage or error
-            continue
-        if "train.epochs" in differing and is_given_more_passes(conf, checkpoint):
-            differing.remove("train.epochs")
-        if differing := [key for key in differing if not {key, key.split(".")[0]} & skipped]:
-            raise UserError(
-                f"{conf.output} has a run of another conf; these keys differ: "
-                f"{', '.join(differing)}. Choose another output, or {FROM_SCRATCH}"
-            )
-        if lacks_last_step(conf, checkpoint):
-            passed_over = True
-            continue
-        return checkpoint
-    if damage is not None:
-        raise nothing_whole(conf.output, damage)
-    if passed_over:
-        raise Failure(
-            f"{conf.output} kept the best model of its run, and no checkpoint from which training "
-            f"could go on. Choose another output, or {FROM_SCRATCH}"
-        )
-    return None
-
-
-def has_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether a run goes on with more passes than it was begun with: not one that stopped early."""
-    patience = conf.evaluation.patience
-    stopped_early = (
-        checkpoint.manifest.finished
-        and patience is not None
-        and checkpoint.manifest.metrics.watch.without >= patience
-    )
-    return not stopped_early and is_given_more_passes(conf, checkpoint)
-
-
-def is_given_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether a conf has more passes than the run of a checkpoint was begun with.
-
-    Training by days goes on with each new day, and with as many passes as before.
-    """
-    saved = checkpoint.conf()["train"]["epochs"]
-    if saved == conf.train.epochs or daily(conf):
-        return False
-    # A run that was begun with auto has those that it has trained.
-    return conf.train.most_passes > (checkpoint.position.epoch if saved == AUTO else saved)
-
-
-def lacks_last_step(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether more passes cannot begin at a checkpoint: it has the best model, of an earlier step.
-
-    They begin at the one before then.
-    """
-    manifest = checkpoint.manifest
-    return checkpoint.step < manifest.steps_trained and has_more_passes(conf, checkpoint)
-
-
-def _is_whole_best(conf: Conf, folder: str) -> bool:
-    """Whether a checkpoint that `start` has passed over is not damaged."""
-    try:
-        return lacks_last_step(conf, open_checkpoint(folder))
-    except DamagedError:
-        return False
-
-
-def nothing_whole(output: str, damage: DamagedError) -> Failure:
-    return Failure(
-        f"{output} has no checkpoint that is whole: {damage.what}. Copy one there from elsewhere, "
-        f"or {FROM_SCRATCH}"
-    )
-
-
 def load_newest(
-    conf: Conf, checkpoint: Checkpoint, load: Callable[[Checkpoint, Conf], "Model"]
+    conf: Conf,
+    checkpoint: Checkpoint,
+    load: Callable[[Checkpoint, Conf], "Model"],
+    damaged: Sequence[str] = (),
 ) -> "tuple[Checkpoint, Model]":
     """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
     When its files are damaged the one before is taken, and so on, and that is reported; those that
-    are passed over are moved to `damaged` under the output. Raises Failure when none is left, or
-    when data has changed in the middle of which training was stopped.
+    are passed over, and newer ones that are `damaged`, are moved to `damaged` under the output.
+    Raises Failure when none is left, or when data has changed in the middle of which training was
+    stopped.
     """
     damage: DamagedError | None = None
-    passed: list[str] = []
+    passed = list(damaged)
     for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
-        # Newer ones have a damaged manifest or conf, as `start` found.
         if folder <= checkpoint.folder:
             try:
                 candidate = open_checkpoint(folder)
@@ -160,12 +73,10 @@ def load_newest(
                 say(str(error))
                 damage = damage or error
             else:
-                for damaged in passed:
-                    set_aside(conf.output, damaged)
+                for unusable in passed:
+                    set_aside(conf.output, unusable)
                 return candidate, model
-        elif _is_whole_best(conf, folder):
-            continue
-        passed.append(folder)
+            passed.append(folder)
     assert damage is not None
     raise nothing_whole(conf.output, damage)
 
@@ -233,10 +144,13 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
     return words if modified is None else f"{words}, modified {modified}"
 
 
-def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
-    """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
+def state_of(conf: Conf, checkpoint: Checkpoint, more: bool) -> RunState:
+    """The state of a run that is resumed, with `more` passes than it was begun with.
+
+    The best model is one whose checkpoint is still there.
+    """
     state = RunState.restored(checkpoint, conf.train.loss)
-    if state.trained and has_more_passes(conf, checkpoint):
+    if state.trained and more:
         state.trained, state.recalibrated = False, None
     stopping, lost = state.stopping, state.stopping.best_step
     if not schedule.keeps_best(conf) or state.trained or stopping.best is None:

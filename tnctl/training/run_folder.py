@@ -93,6 +93,12 @@ def finish(claims: Claims) -> None:
     claims.finish({n: manifest.entry_of(url) for n, url in urls.items() if files.exists(url)})
 
 
+def check(conf: Conf) -> None:
+    """Raise UserError for an output that a run cannot be written into."""
+    refuse_data_in_places(conf)
+    refuse_no_folders(conf.output)
+
+
 def refuse_no_folders(output: str) -> None:
     """Raise UserError when a file or link has the name of a folder that a run writes into."""
     for entry in files.listed(output):

@@ -11,7 +11,7 @@ import numpy as np
 from tnctl import files
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data import statistics
-from tnctl.data.batch_sizes import as_saved, chosen, sized
+from tnctl.data.batch_sizes import chosen, sized
 from tnctl.data.batches import batches
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
@@ -28,17 +28,14 @@ from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
 from tnctl.tables import SlotPlan, SparseTable, Workspace
-from tnctl.training import (
-    events,
-    preconditions,
-    resuming,
-    run_folder,
-)
+from tnctl.training import events, resuming, run_folder
+from tnctl.training import plan as plans
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
 from tnctl.training.forecast import memory_of_machine
 from tnctl.training.loop import train_passes
 from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch, WorkerWatch
+from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.row_life import table_words
 from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
@@ -72,48 +69,23 @@ def train(
     after Ctrl-C or SIGTERM, with a checkpoint of the last step, and Failure while another process
     trains into the same output.
     """
-    preconditions.check(conf, overwrite, accept)
-    by_day = daily(conf)
+    plans.check(conf, overwrite, accept)
     processes = processes or OneProcess()
     with files.locked(conf.output):
-        run_folder.refuse_data_in_places(conf)
-        run_folder.refuse_no_folders(conf.output)
+        run_folder.check(conf)
         stopwatch = Stopwatch()
-        checkpoint = None if overwrite else resuming.start(conf)
-        days = None
-        report: Report | None = None
-        if checkpoint is not None:
-            conf = as_saved(conf, checkpoint.conf())
-            days = Daily(conf, checkpoint.days, accept) if by_day else None
-            more = resuming.has_more_passes(conf, checkpoint)
-            report = None if more else finished_report(conf.output, days)
-            if report is not None and (report.baseline or not conf.baseline.enabled):
-                what = "is finished" if days is None else "is trained on every day that is there"
-                if resuming.is_given_more_passes(conf, checkpoint):
-                    what = f"stopped early, by evaluation.patience={conf.evaluation.patience}"
-                say(f"{conf.output} {what}: nothing to do (overwrite=true trains from scratch)")
-                return report
+        plan = plans.plan(conf, overwrite, accept)
+        if plan.kind == "finished" and plan.report is not None:
+            say(f"{conf.output} {plan.why}: nothing to do (overwrite=true trains from scratch)")
+            return plan.report
         if conf.train.deterministic:
             enable_determinism()
-        if checkpoint is None:
+        if plan.checkpoint is None:
             run = begin_run(conf, processes, overwrite, accept, stopwatch)
         else:
-            run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
-        if report is not None:
-            run.timing = report.timing  # of the process that trained it
-        record_workers(run.log, conf.cluster, run.state.steps)
+            run = resume_run(plan, plan.checkpoint, processes, accept, stopwatch)
+        record_workers(run.log, run.conf.cluster, run.state.steps)
         return run.to_its_end(golden, observer)
-
-
-def finished_report(output: str, days: Daily | None) -> Report | None:
-    """The report of a run in which nothing is left to be trained, else None."""
-    if days is not None and days.left:
-        return None
-    report = run_folder.finished(output)
-    # A run may have stopped after its last day was trained and before the report was written.
-    if report is None or (days is not None and not days.all_are_in(report)):
-        return None
-    return report
 
 
 @dataclass
@@ -208,7 +180,9 @@ def begin_run(
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
-        days = Daily(conf, record, accept) if daily(conf) else None
+        days = None
+        if daily(conf):
+            days = Daily(conf, record, days_left(conf, record, accept), accept)
         conf = with_batch_size(conf, days)
         # What is measured on the first day is valid for all days.
         of_first_day = conf_of_day(conf, None if days is None else days.first)
@@ -232,34 +206,34 @@ def begin_run(
 
 
 def resume_run(
-    conf: Conf,
-    processes: OneProcess,
-    newest: Checkpoint,
-    days: Daily | None,
-    accept: bool,
-    stopwatch: Stopwatch,
+    plan: Plan, newest: Checkpoint, processes: OneProcess, accept: bool, stopwatch: Stopwatch
 ) -> Run:
     """The run of an output in the state of its newest checkpoint that is whole."""
+    conf, days = plan.conf, None
+    if daily(conf):
+        days = Daily(conf, newest.days, plan.left, accept)
     # An imported checkpoint may leave its batch size open too.
     conf = with_batch_size(conf, days)
-    checkpoint, model = resuming.load_newest(conf, newest, processes.load)
+    checkpoint, model = resuming.load_newest(conf, newest, processes.load, plan.damaged)
     if days is not None and checkpoint.folder != newest.folder:
-        days = Daily(conf, checkpoint.days, accept)
+        days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf.output)
-    has_more_passes = resuming.has_more_passes(conf, checkpoint)
-    if has_more_passes:
+    more = has_more_passes(conf, checkpoint)
+    if more:
         # From here on the run is one that is not finished.
         files.remove_file(files.join(conf.output, run_folder.REPORT))
         model.recalibration = {}  # it was fitted to weights that are now trained on
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
-    if has_more_passes:
+    if more:
         log.go_on()
     stopwatch.earlier = log.earlier_seconds
-    state = resuming.state_of(conf, checkpoint)
+    state = resuming.state_of(conf, checkpoint, more)
     if days is not None:
         state.days, state.trained = days.record, not days.left
-    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
+    # That of a report is of the process that trained the run.
+    timing = None if plan.report is None else plan.report.timing
+    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
 
 
 def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
