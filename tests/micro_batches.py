@@ -23,12 +23,11 @@ from tnctl.data.sources import files_of
 from tnctl.data.unit_batches import training_batches
 from tnctl.data.unit_records import WHOLE, Remainder
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, build
 from tnctl.model.graph import LENGTHS, packed_inputs
 from tnctl.model.layout import slot_plans
 from tnctl.model.parameter_tables import TableUpdates, move_statistics
-from tnctl.model.parameters import LocalParameters, moving_statistics
+from tnctl.model.parameters import Buffers, LocalParameters, moving_statistics
 from tnctl.tables import SlotPlan, Workspace
 from tnctl.training import row_life
 from tnctl.training.schedule import factor

@@ -38,7 +38,7 @@ from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_file import GoldenFile, golden_of_checkpoint
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 SLOTS = {
     "a": {"missing": "value"},

@@ -19,7 +19,7 @@ from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
-from tnctl.model.table_figures import table_figures
+from tnctl.model.parameter_tables import table_figures
 from tnctl.training import row_life, sample_ids
 from tnctl.training.step import TrainingStep
 

@@ -106,7 +106,7 @@ def test_a_model_that_has_no_room(monkeypatch):
 
 
 def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypatch):
-    importlib.import_module("tnctl.training.training_run")  # with the real table_bytes
+    importlib.import_module("tnctl.training.run")  # with the real table_bytes
     held, calls = itertools.count(0, MIB), itertools.count(1)
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
     needed = row_life.RESERVE + row_life.GROWTHS_AHEAD * MIB

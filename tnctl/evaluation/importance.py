@@ -19,7 +19,7 @@ from tnctl.evaluation.input_figures import kind_of, rows_and_bytes
 from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
 from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
 from tnctl.model.layout import Layout
-from tnctl.model.table_figures import table_figures
+from tnctl.model.parameter_tables import table_figures
 from tnctl.schema import Conf
 from tnctl.tables import columns as c_columns
 

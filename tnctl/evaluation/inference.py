@@ -5,9 +5,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
-from tnctl.model.parameters import LocalParameters, Parameters
+from tnctl.model.parameters import Buffers, LocalParameters, Parameters
 
 
 class Inference:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.model.layout import EMBEDDING, Layout
-from tnctl.model.parameter_tables import ParameterTables
-from tnctl.model.table_figures import TableFigures
+from tnctl.model.parameter_tables import ParameterTables, TableFigures
 from tnctl.tables import SparseTable
 
 ROWS_SAMPLED = 1 << 20

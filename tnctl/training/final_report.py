@@ -15,7 +15,7 @@ from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
 from tnctl.evaluation.value_figures import ValueFigures, figures_by_value
 from tnctl.masking import masked
 from tnctl.model.building import Model
-from tnctl.model.table_figures import TableFigures, total_bytes
+from tnctl.model.parameter_tables import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Life

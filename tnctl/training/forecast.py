@@ -26,8 +26,7 @@ from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.row_estimates import RowCount
 from tnctl.evaluation.input_figures import INDEX_BYTES
-from tnctl.model.bfloat16_advice import bfloat16_advice
-from tnctl.model.building import Model, build
+from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable

@@ -1,7 +1,7 @@
 """The training loop: passes over the data, steps, evaluations.
 
 `train_passes` yields what happens and knows no display, log, checkpoint or day: whoever iterates
-over it reacts to each event before the loop continues (tnctl/training/training_run.py). Days are
+over it reacts to each event before the loop continues (tnctl/training/run.py). Days are
 trained one after the other by tnctl/training/days/daily.py.
 """
 

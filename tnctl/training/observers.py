@@ -8,21 +8,25 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from tnctl import documents
+import tensorflow as tf
+
+from tnctl import documents, files
 from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
-from tnctl.model.table_figures import total_bytes, total_rows
+from tnctl.model.parameter_tables import total_bytes, total_rows
+from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
 from tnctl.training import events, row_life, schedule
 from tnctl.training.events import Event, PassUnderWay
-from tnctl.training.run_folder import Log
+from tnctl.training.run_folder import TENSORBOARD, Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFiles
+from tnctl.training.tensorboard import EventFile
 from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures, since
 from tnctl.training.workers import SplitMetrics, Workers
 
@@ -320,7 +324,7 @@ class Recorder:
         log: Log,
         stopwatch: Stopwatch,
         watch: WorkerWatch,
-        event_files: EventFiles | None,
+        event_files: EventFile | None,
     ) -> None:
         self._state, self._workers, self._watch = state, workers, watch
         self._log, self._stopwatch, self._event_files = log, stopwatch, event_files
@@ -378,7 +382,7 @@ class Recorder:
             scalars = {f"train/{key}": value for key, value in values.items() if value is not None}
             self._event_files.scalars(self._state.steps, scalars | self._watch.scalars)
 
-    def _write_events(self, event_files: EventFiles, event: Event) -> None:
+    def _write_events(self, event_files: EventFile, event: Event) -> None:
         steps = self._state.steps
         match event:
             case events.DayLooked(record=record) if record.before is not None:
@@ -394,3 +398,42 @@ class Recorder:
 def logged(steps: int, earlier: int) -> bool:
     """Whether the steps after `earlier` get a line in log.jsonl: first every 10th, later fewer."""
     return is_crossed(10 if steps <= 1000 else 100 if steps <= 10_000 else 1000, earlier, steps)
+
+
+class Profiler:
+    """Writes a profile of the steps from the first to the last of `steps`, counted from 1."""
+
+    def __init__(self, output: str, steps: Sequence[int], state: RunState, claims: Claims) -> None:
+        """`claims` records the names of the files before they are written."""
+        self._url = files.join(output, TENSORBOARD)
+        self._first, self._last = steps
+        self._state, self._claims = state, claims
+        self._looked_at = state.steps
+        self._folder: files.TemporaryFolder | None = None  # while the profiler runs
+
+    def see(self, event: events.Event) -> None:
+        """Start or stop the profiler."""
+        match event:
+            case events.BetweenSteps() if self._is_due():
+                self._folder = files.TemporaryFolder("profile")
+                with files.translated(self._url, "written"):
+                    tf.profiler.experimental.start(self._folder.name)
+            case events.StepDone() if self._state.steps >= self._last:
+                self.close()
+
+    def _is_due(self) -> bool:
+        earlier, self._looked_at = self._looked_at, self._state.steps + 1
+        return earlier < self._first <= self._looked_at
+
+    def close(self) -> None:
+        """Write the profile of the steps so far, if the profiler runs."""
+        if self._folder is None:
+            return
+        folder, self._folder = self._folder, None
+        with files.translated(self._url, "written"):
+            tf.profiler.experimental.stop()
+        root = Path(folder.name, "plugins")
+        names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
+        self._claims.add([f"{TENSORBOARD}/{name}" for name in names])
+        files.upload_folder(root, files.join(self._url, "plugins"))
+        folder.cleanup()

@@ -10,8 +10,13 @@ from tnctl import memory_limits
 from tnctl.data import days
 from tnctl.errors import UserError
 from tnctl.model.layout import Layout
-from tnctl.model.parameter_tables import ParameterTables
-from tnctl.model.table_figures import TableFigures, table_figures, total_bytes, total_rows
+from tnctl.model.parameter_tables import (
+    ParameterTables,
+    TableFigures,
+    table_figures,
+    total_bytes,
+    total_rows,
+)
 from tnctl.progress import say, size
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report.report_document import GroupLife

@@ -13,9 +13,8 @@ from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model import layers
 from tnctl.model.aliases import tensor_over
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
-from tnctl.model.parameters import Gradients, LocalParameters, Parameters
+from tnctl.model.parameters import Buffers, Gradients, LocalParameters, Parameters
 from tnctl.schema import Loss
 from tnctl.tables import NotFiniteError, aligned
 

@@ -32,7 +32,7 @@ from tnctl.evaluation.split_scoring import (
     unshuffled,
 )
 from tnctl.model.building import Model, build
-from tnctl.model.table_figures import TableFigures, table_figures
+from tnctl.model.parameter_tables import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import row_life

@@ -31,7 +31,7 @@ from tnctl.evaluation.input_figures import NormSum, norm_sums
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.building import Model
-from tnctl.model.table_figures import TableFigures
+from tnctl.model.parameter_tables import TableFigures
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.training import row_life

@@ -27,10 +27,9 @@ from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.cluster.transport.frames import Body, Kind
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
 from tnctl.model.layout import slot_plans
-from tnctl.model.parameters import Gradients, PooledInputs, moving_statistics
+from tnctl.model.parameters import Buffers, Gradients, PooledInputs, moving_statistics
 from tnctl.tables import KeyWorkspace, NotFiniteError
 
 

@@ -23,7 +23,7 @@ from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
 from tnctl.model.building import Model
-from tnctl.model.table_figures import total_rows
+from tnctl.model.parameter_tables import total_rows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import events, recalibrating

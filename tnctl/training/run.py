@@ -20,8 +20,7 @@ from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
-from tnctl.model.bfloat16_advice import bfloat16_advice
-from tnctl.model.building import Model, enable_determinism
+from tnctl.model.building import Model, bfloat16_advice, enable_determinism
 from tnctl.model.parameters import LocalParameters
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
@@ -34,7 +33,7 @@ from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
 from tnctl.training.forecast import memory_of_machine
 from tnctl.training.loop import train_passes
-from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch, WorkerWatch
+from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.row_life import table_words
@@ -42,7 +41,7 @@ from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFiles, Profiler
+from tnctl.training.tensorboard import EventFile
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.workers import OneProcess, Workers
@@ -146,7 +145,7 @@ class Run:
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:
-                event_files = EventFiles(conf.output, state.steps, self.claims)
+                event_files = EventFile(conf.output, state.steps, self.claims)
                 stack.callback(event_files.close)
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
