@@ -27,7 +27,7 @@ from tnctl.model.building import Model, build
 from tnctl.model.graph import LENGTHS, packed_inputs
 from tnctl.model.layout import slot_plans
 from tnctl.model.parameter_tables import TableUpdates, move_statistics
-from tnctl.model.parameters import Buffers, LocalParameters, moving_statistics
+from tnctl.model.parameters import Buffers, Parameters, moving_statistics
 from tnctl.tables import SlotPlan, Workspace
 from tnctl.training import row_life
 from tnctl.training.schedule import factor
@@ -137,7 +137,7 @@ class MicroBatches:
         self.steps, self.losses, self.examples, self.norms = 0, [], 0, []
         self._features = features_of(conf, self.model)
         self._buffers = Buffers(self.model, workers * conf.train.batch_size)
-        self._parameters = LocalParameters(self.model)
+        self._parameters = Parameters(self.model)
         self._updates = TableUpdates(self.model)
         self._tables = [
             TableOfAll(conf, layout, table)

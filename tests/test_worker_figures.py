@@ -26,7 +26,6 @@ from tnctl.training.worker_figures import (
     ExchangeFigures,
     ExchangeReport,
     WorkerFigures,
-    since,
 )
 
 # ---- What workers report ---------------------------------------------------------
@@ -164,7 +163,7 @@ def sums_of(processes, awaited, stale=()):
 
 def test_figures_since_earlier_ones():
     earlier, later = worker(20, 5, 15), worker(21, 15, 15, rows=3000, sent_bytes=9)
-    [apart] = since([later], [earlier])
+    apart = later.since(earlier)
     assert apart == worker(1, 10, rows=3000, sent_bytes=9)
     assert later.since(later).seconds == 0
     assert later.since(later).share(1.0) == 0 and later.since(later).bytes_per_second == 0
@@ -193,11 +192,9 @@ class Trained:
     def __init__(self):
         self.seconds = 0.0
 
-    def worker_figures(self):
-        return [worker(self.seconds), worker(self.seconds / 2, others=self.seconds / 2)]
-
-    def exchanged(self):
-        return sums_of([], [self.seconds / 2, 0]).exchanged
+    def sums(self):
+        workers = [worker(self.seconds), worker(self.seconds / 2, others=self.seconds / 2)]
+        return sums_of(workers, [self.seconds / 2, 0])
 
 
 def test_a_line_is_of_the_last_seconds_of_a_pass_or_since_the_one_before(monkeypatch):

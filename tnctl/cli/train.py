@@ -55,8 +55,8 @@ def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
 
         return env_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
-    from tnctl.training.run import train as train_conf
     from tnctl.training.report.terminal_tables import show_report
+    from tnctl.training.run import train as train_conf
 
     report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
     show_report(conf.output, report)

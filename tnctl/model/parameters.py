@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,31 +85,16 @@ class Gradients:
     statistics: list[Any]
 
 
-class Parameters(Protocol):
-    """All parameters of a model. A step pulls a batch, computes, and pushes the same batch."""
+class Parameters:
+    """All parameters of a model. A step pulls a batch, computes, and pushes the same batch.
 
-    steps: int
-    """the steps applied so far"""
-
-    def pull(self, batch: Batch, buffers: Buffers) -> None:
-        """Read the rows of a batch into the buffers; ids without a row get one."""
-
-    def read(self, batch: Batch, buffers: Buffers) -> None:
-        """The same, read-only: ids without a row read zeros."""
-
-    def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
-        """Update everything with the gradients of the batch that was pulled last.
-
-        `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
-        """
-
-
-class LocalParameters:
-    """The parameters of a model in this process's own tables."""
+    Here they are in this process's own tables; those of other processes are a subclass.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.steps = 0
+        """the steps applied so far"""
         self._updates = TableUpdates(model)
         self._moving = moving_statistics(model)
         layout = model.layout
@@ -130,14 +115,16 @@ class LocalParameters:
             workspace.find(ids, offsets, batch.rows, insert, weights)
 
     def pull(self, batch: Batch, buffers: Buffers) -> None:
+        """Read the rows of a batch into the buffers; ids without a row get one."""
         for table in self.model.tables:
             table.set_step(self.steps + 1)
-        self._fill(batch, buffers, insert=True)
+        self._find_and_gather(batch, buffers, insert=True)
 
     def read(self, batch: Batch, buffers: Buffers) -> None:
-        self._fill(batch, buffers, insert=False)
+        """Read the rows of a batch into the buffers; ids without a row read zeros."""
+        self._find_and_gather(batch, buffers, insert=False)
 
-    def _fill(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
+    def _find_and_gather(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
         with self.model.pool.awake():
             self.find(batch, insert)
             if insert:
@@ -146,6 +133,10 @@ class LocalParameters:
         buffers.fill_dense(batch)
 
     def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
+        """Update everything with the gradients of the batch that was pulled last.
+
+        `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
+        """
         self._updates.set_rate_factor(rate_factor)
         with self.model.pool.awake():
             if gradients.inputs:

@@ -37,7 +37,7 @@ from tnctl.training.report.report_document import (
 from tnctl.training.run_folder import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
+from tnctl.training.worker_figures import WorkerSums
 from tnctl.training.workers import Workers
 
 SMALL_BIAS = 0.02  # of COPC, that nobody would mend
@@ -61,7 +61,7 @@ def write_report(
     """
     model, split = workers.model, first_given(conf.data, reported_splits(conf.evaluation))
     tables = workers.figures()
-    of_workers, exchanged = workers.worker_figures(), workers.exchanged()
+    sums = workers.sums()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -88,14 +88,7 @@ def write_report(
         importance_of=importance_of if importance else None,
         baseline=trees,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
-        timing=timing
-        or timing_of(
-            of_workers,
-            exchanged,
-            total_bytes(tables),
-            checkpoints.saver,
-            stopwatch,
-        ),
+        timing=timing or timing_of(sums, total_bytes(tables), checkpoints.saver, stopwatch),
     )
     if trees is not None:
         timed = replace(report.timing, baseline_seconds=round(seconds, 3))
@@ -125,11 +118,7 @@ def sizes_of(model: Model, tables: Sequence[TableFigures]) -> dict[str, TableSiz
 
 
 def timing_of(
-    of_workers: Sequence[WorkerFigures],
-    exchanged: ExchangeFigures | None,
-    table_bytes: int,
-    saver: Saver,
-    stopwatch: Stopwatch,
+    sums: WorkerSums | None, table_bytes: int, saver: Saver, stopwatch: Stopwatch
 ) -> Timing:
     """How long the parts of a run took, and what was saved and exchanged."""
     return Timing(
@@ -138,8 +127,8 @@ def timing_of(
         save_waited_seconds=round(saver.seconds_waited, 3),
         saved_bytes=saver.bytes_written,
         table_bytes=table_bytes,
-        workers=tuple(worker.rounded() for worker in of_workers) or None,
-        exchange=None if exchanged is None else exchanged.report(),
+        workers=None if sums is None else tuple(of.rounded() for of in sums.processes),
+        exchange=None if sums is None else sums.exchanged.report(),
     )
 
 

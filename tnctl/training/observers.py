@@ -27,7 +27,7 @@ from tnctl.training.run_folder import TENSORBOARD, Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
 from tnctl.training.tensorboard import EventFile
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures, since
+from tnctl.training.worker_figures import WorkerFigures, WorkerSums
 from tnctl.training.workers import SplitMetrics, Workers
 
 STEPS_BETWEEN_UPDATES = 8
@@ -85,47 +85,25 @@ class Stopwatch:
         }
 
 
-@dataclass(frozen=True)
-class WorkerSums:
-    """What all processes did since they were started, or since earlier sums."""
-
-    processes: Sequence[WorkerFigures]
-    exchanged: ExchangeFigures
-
-    def since(self, earlier: "WorkerSums") -> "WorkerSums":
-        """What was done since earlier sums of the same processes."""
-        processes = since(self.processes, earlier.processes)
-        return WorkerSums(processes, self.exchanged.since(earlier.exchanged))
-
-    @property
-    def workers(self) -> list[WorkerFigures]:
-        """Those of the workers, by rank."""
-        return [process for process in self.processes if process.role == "worker"]
-
-
 class WorkerWatch:
     """Follows the figures of each worker; with one process there is nothing to show."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._of_pass = self._of_line = self._sums()
+        self._of_pass = self._of_line = workers.sums()
         self._marks: deque[tuple[float, WorkerSums]] = deque(maxlen=2)
         self.scalars: dict[str, float] = {}
         """of the last line of log.jsonl, for TensorBoard"""
         self.pass_record: dict[str, Any] = {}
         """what the line of a pass in log.jsonl has, in `timing`"""
 
-    def _sums(self) -> WorkerSums | None:
-        exchanged = self._workers.exchanged()
-        return None if exchanged is None else WorkerSums(self._workers.worker_figures(), exchanged)
-
     def start_pass(self) -> None:
         """From now on `of_pass` has the sums of another pass."""
-        self._of_pass = self._sums()
+        self._of_pass = self._workers.sums()
 
     def now(self) -> str:
         """A line about the last 10 to 20 s; empty with one process."""
-        if (sums := self._sums()) is None:
+        if (sums := self._workers.sums()) is None:
             return ""
         now = time.monotonic()
         if not self._marks or now - self._marks[-1][0] >= SECONDS:
@@ -134,7 +112,7 @@ class WorkerWatch:
 
     def of_pass(self) -> str:
         """A line about the whole pass, when its last step is done; sets `pass_record`."""
-        sums = self._sums()
+        sums = self._workers.sums()
         if sums is None or self._of_pass is None:
             return ""
         of_pass = sums.since(self._of_pass)
@@ -143,7 +121,7 @@ class WorkerWatch:
 
     def since_line(self) -> dict[str, Any]:
         """What a line of log.jsonl has of each worker, in `timing`, since the line before."""
-        sums = self._sums()
+        sums = self._workers.sums()
         if sums is None or self._of_line is None:
             return {}
         since_line, self._of_line = sums.since(self._of_line), sums

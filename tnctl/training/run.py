@@ -21,7 +21,7 @@ from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
 from tnctl.model.building import Model, bfloat16_advice, enable_determinism
-from tnctl.model.parameters import LocalParameters
+from tnctl.model.parameters import Parameters
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
@@ -289,7 +289,7 @@ def insert_all_rows(model: Model, features: Features) -> None:
     if all(count is not None for of_groups in counts for count in of_groups.values()):
         return
     size = model.conf.train.batch_rows
-    parameters = LocalParameters(model)
+    parameters = Parameters(model)
     for window in windows(model.conf, features, "train"):
         for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
             parameters.find(batch, insert=True)

@@ -14,7 +14,7 @@ from tnctl.errors import Failure
 from tnctl.model import layers
 from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model, batch_norms
-from tnctl.model.parameters import Buffers, Gradients, LocalParameters, Parameters
+from tnctl.model.parameters import Buffers, Gradients, Parameters
 from tnctl.schema import Loss
 from tnctl.tables import NotFiniteError, aligned
 
@@ -70,7 +70,7 @@ class TrainingStep:
     ) -> None:
         """`steps` were trained before. Workers of other ranks draw other random numbers."""
         self.model = model
-        self.parameters = LocalParameters(model) if parameters is None else parameters
+        self.parameters = Parameters(model) if parameters is None else parameters
         self.parameters.steps = steps
         self.rate_factor = 1.0
         self.labels = SeenLabels()

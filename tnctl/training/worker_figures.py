@@ -84,13 +84,6 @@ class WorkerFigures:
         )
 
 
-def since(
-    figures: Sequence[WorkerFigures], earlier: Sequence[WorkerFigures]
-) -> list[WorkerFigures]:
-    """The figures of all workers since earlier ones."""
-    return [later.since(first) for later, first in zip(figures, earlier, strict=True)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Staleness:
     """Of the batches of a worker that owner 0 applied: how stale the rows were that they read.
@@ -157,6 +150,27 @@ class ExchangeFigures:
             awaited=tuple(round(max(seconds, 0.0), 3) for seconds in self.awaited.tolist()),
             staleness=tuple(self.staleness()) or None,
         )
+
+
+@dataclass(frozen=True)
+class WorkerSums:
+    """What all processes did since they were started, or since earlier sums."""
+
+    processes: Sequence[WorkerFigures]
+    exchanged: ExchangeFigures
+
+    def since(self, earlier: "WorkerSums") -> "WorkerSums":
+        """What was done since earlier sums of the same processes."""
+        pairs = zip(self.processes, earlier.processes, strict=True)
+        return WorkerSums(
+            [process.since(before) for process, before in pairs],
+            self.exchanged.since(earlier.exchanged),
+        )
+
+    @property
+    def workers(self) -> list[WorkerFigures]:
+        """The figures of the workers, by rank."""
+        return [process for process in self.processes if process.role == "worker"]
 
 
 def _highest(counts: NDArray[np.int64]) -> int:

@@ -41,7 +41,7 @@ from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
+from tnctl.training.worker_figures import WorkerSums
 
 BATCHES_AHEAD = 4
 
@@ -145,12 +145,8 @@ class Workers:
         """What the tables hold at the moment, of all processes together."""
         return table_figures(self.model)
 
-    def worker_figures(self) -> list[WorkerFigures]:
-        """What each of several processes owns and did, by rank; empty with one process."""
-        return []
-
-    def exchanged(self) -> ExchangeFigures | None:
-        """For which of several processes the others waited; None with one process."""
+    def sums(self) -> WorkerSums | None:
+        """What each of several processes owns and did, by rank; None with one process."""
         return None
 
     def shortage(self) -> str | None:

@@ -39,7 +39,7 @@ from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
+from tnctl.training.worker_figures import WorkerSums
 from tnctl.training.workers import Batches, SplitMetrics, Workers
 
 
@@ -147,10 +147,10 @@ class ClusterWorkers(Workers):
             )
         ]
 
-    def worker_figures(self) -> list[WorkerFigures]:
+    def sums(self) -> WorkerSums | None:
         membership, replies = self._node.membership, self.share.parameters.last
         if membership.size == 1:
-            return []
+            return None
         held: list[Sequence[Owned | commands.TableCount]] = list(self._parts)
         for rank, reply in zip(membership.owners, replies, strict=False):  # none at a pause
             held[rank] = reply.owned
@@ -159,10 +159,8 @@ class ClusterWorkers(Workers):
         owned = [(sum(t.rows for t in tables), sum(t.bytes for t in tables)) for tables in held]
         workers = self._work.figures(owned[: membership.workers])
         servers = owned[membership.workers :]
-        return workers + figures_of_servers(servers, self._totals, workers[0].seconds)
-
-    def exchanged(self) -> ExchangeFigures | None:
-        return None if self._node.membership.size == 1 else self._work.exchanged()
+        of_servers = figures_of_servers(servers, self._totals, workers[0].seconds)
+        return WorkerSums(workers + of_servers, self._work.exchanged())
 
     def shortage(self) -> str | None:
         if not self._shortages.empty():

@@ -29,7 +29,13 @@ from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model.building import Model
 from tnctl.model.layout import slot_plans
-from tnctl.model.parameters import Buffers, Gradients, PooledInputs, moving_statistics
+from tnctl.model.parameters import (
+    Buffers,
+    Gradients,
+    Parameters,
+    PooledInputs,
+    moving_statistics,
+)
 from tnctl.tables import KeyWorkspace, NotFiniteError
 
 
@@ -117,7 +123,7 @@ class SentExchange:
         ]
 
 
-class RemoteParameters:
+class RemoteParameters(Parameters):
     """Pulls rows and dense weights of their owners, and pushes gradients with the next pull.
 
     A push is kept until the next `pull` or `exchange`, so `steps` counts a step that its owners
