@@ -57,12 +57,12 @@ class TableUpdates:
             return
         self._rate_factor = factor
         for table in self._model.tables:
-            for number, segment in enumerate(table.segments):
-                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
+            for position, segment in enumerate(table.segments):
+                table.set_learning_rate(position, segment.optimizer.learning_rate * factor)
         self._dense.set_learning_rate(self._dense.optimizer.learning_rate * factor)
 
     def remove_rows(self, steps: int) -> None:
-        """Evict by the rules that hold every so many steps, then down to the bounds."""
+        """Evict by the rules that hold every few steps, then down to the bounds."""
         for layout, table in zip(self._model.layout.tables, self._model.tables, strict=True):
             every = layout.kind.evict_every
             if every is not None and steps % every == 0:

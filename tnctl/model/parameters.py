@@ -173,9 +173,10 @@ class PooledInputs:
         self._names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = workspaces
         # The first table with linear weights sets `linear`, the others add to it.
-        with_linear = [number for number, table in enumerate(layout.tables) if table.linear]
+        with_linear = [position for position, table in enumerate(layout.tables) if table.linear]
         self._adds = [
-            bool(with_linear) and number > with_linear[0] for number in range(len(layout.tables))
+            bool(with_linear) and position > with_linear[0]
+            for position in range(len(layout.tables))
         ]
         pairs = zip(workspaces, layout.tables, strict=True)
         self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
@@ -208,9 +209,9 @@ class PooledInputs:
 def moving_statistics(model: Model) -> MovingStatistics:
     """The memory of each moving statistic in the order of `batch_statistics`, and its momentum."""
     variables = model.network.non_trainable_variables
-    places = {id(variable): number for number, variable in enumerate(variables)}
+    positions = {id(variable): position for position, variable in enumerate(variables)}
     return [
-        (model.moving[places[id(variable)]], layer.momentum)
+        (model.moving[positions[id(variable)]], layer.momentum)
         for layer in batch_norms(model.network)
         for variable in (layer.moving_mean, layer.moving_variance)
     ]

@@ -57,7 +57,7 @@ def write_report(
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file.
 
-    `timing` is that of an earlier report of the same run, which is kept.
+    `timing` is taken from an earlier report of this run, if there is one.
     """
     model, split = workers.model, first_given(conf.data, reported_splits(conf.evaluation))
     tables = workers.figures()

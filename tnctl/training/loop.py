@@ -67,7 +67,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
     title = _title(conf.train, state.position)
-    # Later passes meet the same examples again, and what is counted is how many examples there are.
+    # Later passes read the same examples again, and each example counts once.
     workers.set_counting(epoch == 0)
     with workers.batches(conf, state.position, skipped) as batches:
         current = PassUnderWay(epoch, title, sums, batches, rows, estimated, sums.examples)
@@ -107,16 +107,16 @@ def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Ep
 def _further_labels_equal(data: Data, workers: Workers) -> Events:
     """The labels of further heads that have one value in all rows that this process trained."""
     seen = workers.labels
-    for number, (_, _, place) in enumerate(labelled_heads(workers.model)):
-        if number > 0 and (only := seen.only(place)) is not None:
+    for head, (_, _, column) in enumerate(labelled_heads(workers.model)):
+        if head > 0 and (only := seen.only(column)) is not None:
             where = f"all {seen.rows:,} rows that this process trained"
-            yield events.LabelsEqual(_source_of_label(data, workers, number), only, where)
+            yield events.LabelsEqual(_source_of_label(data, workers, head), only, where)
 
 
-def _source_of_label(data: Data, workers: Workers, number: int = 0) -> str:
-    """Where the label of a head comes from, as the conf says it; the main head is number 0."""
-    _, _, place = labelled_heads(workers.model)[number]
-    key, label = list(label_keys(data).items())[place]
+def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
+    """Where the label of a head comes from, as the conf says it; the main head is 0."""
+    _, _, column = labelled_heads(workers.model)[head]
+    key, label = list(label_keys(data).items())[column]
     source = f"{key}.column={label.column}"
     if label.positive is not None:
         return f"{source} {key}.positive=[{', '.join(map(quoted, label.positive))}]"

@@ -91,7 +91,7 @@ def train(
 class Run:
     """A run that is ready to be trained. `checkpoint` is the one that it is resumed from.
 
-    `timing` is that of its report, if it is finished and gets a baseline only.
+    `timing` is its report's, if it is finished and gets a baseline only.
     """
 
     conf: Conf
@@ -230,7 +230,7 @@ def resume_run(
     state = resuming.state_of(conf, checkpoint, more)
     if days is not None:
         state.days, state.trained = days.record, not days.left
-    # That of a report is of the process that trained the run.
+    # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
     return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
 
@@ -276,9 +276,9 @@ def new_model(
 
 
 def insert_all_rows(model: Model, features: Features) -> None:
-    """Insert every row that training on data.train will meet, with its initial weights.
+    """Insert every row that training on data.train will use, with its initial weights.
 
-    Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, met or not; for
+    Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, used or not; for
     the others one pass over the data finds them. Raises Failure when the data cannot be read.
     """
     counts = counted_rows(model)

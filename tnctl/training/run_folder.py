@@ -224,7 +224,7 @@ class Log:
     """
 
     def __init__(self, output: str, lines: int | None = None) -> None:
-        """A new log; with `lines`, the existing log, cut to its first so many lines."""
+        """A new log; with `lines`, the existing log, cut to its first `lines` lines."""
         self._url = files.join(output, LOG)
         self._local = files.local_path(self._url)
         self.events: list[Event] = []

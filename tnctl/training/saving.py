@@ -81,7 +81,7 @@ class Checkpoints:
                 self.save_when_interrupted()
 
     def _save_if_due(self) -> None:
-        """Save if so many steps or minutes have passed, or the model is the best so far."""
+        """Save if steps or minutes make it due, or the model is the best so far."""
         every, steps = self._conf.save.every_steps, self._state.steps
         is_due = every is not None and is_crossed(every, self._looked_at, steps)
         self._looked_at = steps

@@ -30,7 +30,7 @@ class EarlyStopping:
     """the factor of the learning rates after all reductions"""
 
     def judge(self, evaluation: Evaluation, schedule: Schedule, value: float, steps: int) -> bool:
-        """Record the value of an evaluation after so many steps; True when it is the best so far.
+        """Record the value of an evaluation after `steps`; True when it is the best so far.
 
         Better is better by at least min_delta, and an equal value never is. NaN is never better.
         """
@@ -56,16 +56,16 @@ class EarlyStopping:
 
 
 def passes_end(train: Train, passes: int, rows: int, *, of_day: bool) -> bool:
-    """Whether so many passes over so many rows, of a day or all, are the last whatever happens."""
+    """Whether after `passes` over `rows`, of a day or all, there is none whatever happens."""
     if train.epochs == AUTO and (of_day or rows > MOST_ROWS_AGAIN):
         return True
     return passes >= train.most_passes
 
 
 def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:
-    """Whether the pass after so many is left at its first evaluation if that is not better.
+    """Whether the pass after `passes` ends at its first evaluation if that is not better.
 
-    Models of clicks may collapse as soon as they meet their rows again, at the beginning of the
+    Models of clicks may collapse as soon as they see their rows again, at the beginning of the
     second pass (Zhang et al., Towards Understanding the Overfitting Phenomenon of Deep
     Click-Through Rate Prediction Models, CIKM 2022), and with many rows a pass takes long.
     """
@@ -73,7 +73,7 @@ def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:
 
 
 def keeps_best(conf: Conf) -> bool:
-    """Whether a run ends with the model of its best evaluation, not with that of its last step."""
+    """Whether a run ends with the model of its best evaluation, not of its last step."""
     keep = conf.evaluation.keep
     if keep == "auto":
         return conf.data.source("validation") is not None and not daily(conf)

@@ -241,7 +241,7 @@ class RunState:
 
     @property
     def model_step(self) -> int:
-        """The step of the model: with evaluation.keep=best that of the best one, at the end."""
+        """The step of the model: with evaluation.keep=best the best one's, at the end."""
         return self.stopping.best_step if self.best_is_loaded else self.steps
 
     @property
@@ -251,7 +251,7 @@ class RunState:
 
     @property
     def evaluated(self) -> dict[str, JsonValue] | None:
-        """The same before recalibration."""
+        """The metrics of the model on data.validation before recalibration."""
         evaluation = evaluation_at(self.evaluations, self.model_step)
         return None if evaluation is None else evaluation.validation
 

@@ -46,11 +46,11 @@ class SeenLabels:
         self.lowest = np.minimum(self.lowest, labels.min(axis=0))
         self.highest = np.maximum(self.highest, labels.max(axis=0))
 
-    def only(self, place: int) -> float | None:
-        """The value of a label, by its place, in all rows; None where it has several."""
-        if not self.rows or self.lowest[place] != self.highest[place]:
+    def only(self, column: int) -> float | None:
+        """The value of a label, by its column, in all rows; None where it has several."""
+        if not self.rows or self.lowest[column] != self.highest[column]:
             return None
-        return float(self.lowest[place])
+        return float(self.lowest[column])
 
 
 class TrainingStep:
@@ -184,8 +184,8 @@ def total_loss(loss: Loss, weights: list[float], labels: Any, logits: Any, examp
     added over the labels.
     """
     parts = []
-    for number, weight in enumerate(weights):
-        of_examples = losses(loss, labels[:, number], logits[:, number])
+    for column, weight in enumerate(weights):
+        of_examples = losses(loss, labels[:, column], logits[:, column])
         if examples is not None:
             of_examples *= examples
         mean = tf.reduce_mean(of_examples)

@@ -70,7 +70,7 @@ class EventFile:
             self._spool.cleanup()
 
     def add(self, event: Any, steps: int) -> None:
-        """Write an event, of after so many steps."""
+        """Write an event that happened after `steps`."""
         event.step, event.wall_time = steps, time.time()
         with files.translated(self._url, "written"):
             self._writer.write(event.SerializeToString())

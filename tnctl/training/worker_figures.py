@@ -19,7 +19,7 @@ HELD = ("rows", "bytes", "role")  # the figures that are no sums
 class WorkerFigures:
     """The rows and bytes that a worker owns, and sums over the steps that it took part in.
 
-    `bytes` are those of rows and index in memory. `sent_bytes` and `received_bytes` travelled
+    `bytes` are of rows and index in memory. `sent_bytes` and `received_bytes` travelled
     between this worker and the others. The seconds of its main thread are `compute_seconds`,
     `input_wait_seconds` (for data), `worker_wait_seconds` (until the exchanges of all other workers
     were there), `exchange_seconds` (for the answers after that: the owners' work, and the way) and
@@ -77,7 +77,7 @@ class WorkerFigures:
         return (self.sent_bytes + self.received_bytes) / self.seconds if self.seconds else 0.0
 
     def rounded(self) -> "WorkerFigures":
-        """The same with whole milliseconds."""
+        """These figures with whole milliseconds."""
         values = asdict(self)
         return WorkerFigures(
             **{name: value if name in HELD else round(value, 3) for name, value in values.items()}

@@ -58,7 +58,7 @@ class SplitMetrics:
 
 
 class Batches:
-    """A pass over the training data, batch by batch. Those of several processes are a subclass.
+    """A pass over the training data, batch by batch. Several processes have a subclass.
 
     `position` is where the pass is after the last step that was trained.
     """
@@ -241,7 +241,7 @@ class Workers:
         self._last_metrics = None
 
     def set_counting(self, counting: bool) -> None:
-        """Whether the steps from now on count occurrences: those of the first pass over data do."""
+        """Whether the steps from now on count occurrences: only a first pass over data does."""
         for table in self.model.tables:
             table.set_counting(counting)
 

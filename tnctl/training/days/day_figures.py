@@ -47,7 +47,7 @@ FEWEST_BLOCKS = 16
 GROUP_BITS = 6  # 64 random groups
 
 Sums = NDArray[np.float64]  # [clusters, places]
-# Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its number, have a row: bool.
+# Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its position, have a row: bool.
 Contains = Callable[[int, NDArray[np.uint16], NDArray[np.uint64]], NDArray[np.bool_]]
 
 
@@ -134,7 +134,7 @@ class DayFigures:
     """Counts the figures of a day, batch by batch; the model must not change meanwhile.
 
     `edges` has the deciles of numeric inputs, of the first day; those that it lacks are measured,
-    on 16,384 rows chosen by their number.
+    on 16,384 rows chosen by the hash of their position.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class DayFigures:
         self._waiting = []
         self._clusters.begin(window.rows, window.group)
         parts = zip(self._model.layout.tables, window.ids, window.offsets, strict=True)
-        for number, (layout, ids, offsets) in enumerate(parts):
-            self._count_table(number, layout, ids, offsets, window.rows)
+        for table, (layout, ids, offsets) in enumerate(parts):
+            self._count_table(table, layout, ids, offsets, window.rows)
         if self._numeric:
             numbers = window.numeric
             if self._squared:
@@ -349,7 +349,7 @@ class Clusters:
         self._sums: dict[str, tuple[Sums, Sums]] = {}  # of blocks, of random groups
 
     def begin(self, rows: int, groups: NDArray[np.uint64] | None) -> None:
-        """Begin a window of so many examples; `groups` [rows] are the hashes of data.group.
+        """Begin a window of `rows` examples; `groups` [rows] are the hashes of data.group.
 
         A group of more than a quarter of the window is none (of missing values, all are one).
         """
@@ -383,7 +383,7 @@ class Clusters:
     def add_counts(
         self, name: str, places: int, counts: NDArray[np.int64], place: NDArray[np.int64]
     ) -> None:
-        """Count occurrences in a histogram of so many places.
+        """Count occurrences in a histogram of `places`.
 
         `counts` [rows] is how many each example of the window has, `place` [their sum] where each
         of them belongs, example after example.
@@ -397,7 +397,7 @@ class Clusters:
         return self._largest(name, histogram_effect)
 
     def length_effect(self, name: str) -> float:
-        """The same of the mean length of examples that have any id."""
+        """The design effect of the mean length of examples that have any id."""
         return self._largest(name, length_effect)
 
     def _largest(self, name: str, effect: Callable[[Sums], float]) -> float:

@@ -111,24 +111,23 @@ class InputAxes:
         return keras.models.clone_model(network, given, lambda layer: layer, self._call).output
 
     def _call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of an operation with their tags; those of its weights are recorded."""
+        """The outputs of an operation with their tags; the places of its weights are recorded."""
         given = [x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)]
-        if isinstance(operation, keras.Model) and hasattr(operation, "layers"):
-            return self._call_again(operation, given)
+        if isinstance(operation, keras.Sequential) or hasattr(operation, "operations"):
+            return self._call_again(operation, given)  # a model of its own
         outputs = operation(*args, **kwargs)
         flat = keras.tree.flatten(outputs)
         tags = [x.tag for x in given]
         shapes = [(len(tags[0]), *output.shape[1:]) for output in flat]
-        for output, tag in zip(
-            flat, self._tags(operation, tags, shapes, args, kwargs), strict=True
-        ):
+        passed_on = self._tags(operation, tags, shapes, args, kwargs)
+        for output, tag in zip(flat, passed_on, strict=True):
             output.tag = tag
         return outputs
 
     def _tags(
         self, operation: Any, given: list[Numbers], shapes: list[Any], args: Any, kwargs: Any
     ) -> list[Numbers]:
-        """The tags of an operation's outputs, of these shapes, from those of its inputs."""
+        """The tags of an operation's outputs, of these shapes, from the tags of its inputs."""
         name = type(operation).__name__
         if isinstance(operation, Columns):
             return [given[0][:, operation.first : operation.first + operation.count]]
