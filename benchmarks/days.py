@@ -23,7 +23,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.model.building import build
 from tnctl.schema import Conf, Embedding, Eviction, Life, Slot, Train
 from tnctl.tables import StreamingAuc
-from tnctl.training import eviction
+from tnctl.training import row_life
 from tnctl.training.step import TrainingStep
 
 DAYS = 10
@@ -97,7 +97,7 @@ def simulate(rules: Life, examples: int, ids: int, threads: int = 0) -> dict[str
             auc.update(
                 np.ascontiguousarray(result.logits[:, 0]), np.ascontiguousarray(window.labels[:, 0])
             )
-        eviction.end_of_period(model)
+        row_life.end_of_period(model)
         table.take_removed()  # as a checkpoint does
         gc.collect()
         figures["rows"].append(table.rows)

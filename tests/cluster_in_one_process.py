@@ -20,7 +20,7 @@ from tnctl.cluster.workers import share
 from tnctl.cluster.workers.follower import Follower
 from tnctl.cluster.workers.server import RowServer
 from tnctl.errors import Failure, Stopped
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 
 def cluster(workers, transport=None, servers=0):

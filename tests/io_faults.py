@@ -141,8 +141,8 @@ IMPORTED = (
     "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",
     "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
-    "tnctl.training.training_run", "tnctl.evaluation.predictions",
-    "tnctl.training.terminal_tables", "tnctl.training.forecast",
+    "tnctl.training.run", "tnctl.evaluation.predictions",
+    "tnctl.training.report.terminal_tables", "tnctl.training.forecast",
 )  # fmt: skip
 
 

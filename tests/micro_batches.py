@@ -23,14 +23,13 @@ from tnctl.data.sources import Source
 from tnctl.data.unit_records import WHOLE, Remainder
 from tnctl.data.windows import training_batches
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, build
 from tnctl.model.graph import LENGTHS, packed_inputs
 from tnctl.model.layout import slot_plans
 from tnctl.model.parameter_tables import TableUpdates, move_statistics
-from tnctl.model.parameters import LocalParameters, moving_statistics
+from tnctl.model.parameters import Buffers, Parameters, moving_statistics
 from tnctl.tables import SlotPlan, Workspace
-from tnctl.training import eviction
+from tnctl.training import row_life
 from tnctl.training.schedule import factor
 from tnctl.training.step import gradient_function
 
@@ -138,7 +137,7 @@ class MicroBatches:
         self.steps, self.losses, self.examples, self.norms = 0, [], 0, []
         self._features = features_of(conf, self.model)
         self._buffers = Buffers(self.model, workers * conf.train.batch_size)
-        self._parameters = LocalParameters(self.model)
+        self._parameters = Parameters(self.model)
         self._updates = TableUpdates(self.model)
         self._tables = [
             TableOfAll(conf, layout, table)
@@ -158,7 +157,7 @@ class MicroBatches:
                 self._step([batch for batch in batches if batch is not None],
                            [rank for rank in self._ranks if batches[rank] is not None])  # fmt: skip
                 after_step()
-            eviction.end_of_period(self.model)
+            row_life.end_of_period(self.model)
             after_step()
         return self
 

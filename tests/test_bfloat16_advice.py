@@ -3,7 +3,7 @@
 import pytest
 from conftest import CONF, write_clicks
 
-from tnctl.model import bfloat16_advice as advice
+from tnctl.model import building as advice
 from tnctl.schema import Train
 
 WITH, WITHOUT = "flags\t\t: fpu avx512f avx512_bf16\n", "flags\t\t: fpu avx512f\n"

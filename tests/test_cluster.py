@@ -23,7 +23,7 @@ from tnctl.cluster.rank_0 import cluster_workers
 from tnctl.errors import Stopped
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import score
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tnctl.cluster.workers import share
 from tnctl.cluster.workers.async_share import AsyncShare
 from tnctl.cluster.workers.leases import Leases
 from tnctl.errors import Stopped
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 LIFE = [
     "life.admission.after=2", "life.sketch=1048576", "life.shows.cvm=true",

@@ -9,7 +9,7 @@ from tnctl import saved_conf, schema, shipped
 from tnctl.cli import compose
 from tnctl.cli.command_names import COMMANDS
 from tnctl.errors import UserError
-from tnctl.training.resuming import NOT_COMPARED
+from tnctl.training.run_folder import NOT_COMPARED
 
 FOUR = ["cluster=local", "cluster.workers=3", "seed=7", "cluster.timeout=9"]
 ASYNC = ["cluster=local", "cluster.mode=async"]

@@ -22,7 +22,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.data.windows import kept_negatives
 from tnctl.errors import Failure, UserError
 from tnctl.tables.plans import shards_of
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 BATCH, STEPS = 32, 8  # of one worker, in a pass
 # What is measured on the data depends on its order, but for these.

@@ -30,7 +30,7 @@ from tnctl.evaluation.model_readers import LocalReader
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
 from tnctl.serving.verify import parity
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 # A unit of a single row, and windows that end within units.
 BOUNDS = [0, 150, 160, 400, 401, 700]

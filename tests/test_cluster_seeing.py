@@ -14,7 +14,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure
 from tnctl.memory_limits import Limit
-from tnctl.training import eviction, memory_watch
+from tnctl.training import row_life
 
 SECONDS = (
     "compute_seconds", "input_wait_seconds", "worker_wait_seconds", "exchange_seconds",
@@ -74,9 +74,9 @@ def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
 def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):  # noqa: F811
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
     held, calls = itertools.count(0, 1 << 20), itertools.count()
-    monkeypatch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
-    shortage = memory_watch.MemoryWatch.shortage
+    monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
+    shortage = row_life.MemoryWatch.shortage
 
     def of_worker_1(watch, model):
         return shortage(watch, model) if model.tables[0]._shards.first else None
@@ -85,7 +85,7 @@ def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch): 
         free = 400 if next(calls) < 3 else 300
         return Limit("the memory of this machine", 4 << 30, free << 20)
 
-    monkeypatch.setattr(memory_watch.MemoryWatch, "shortage", of_worker_1)
+    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_worker_1)
     monkeypatch.setattr(memory_limits, "tightest", limit)
     with pytest.raises(Failure) as failed:
         cluster_in_one_process.train_together(conf, 2)
@@ -119,21 +119,21 @@ def test_sketches_of_all_workers_are_one(parts, monkeypatch):  # noqa: F811
         "life.sketch=65536",
     ]  # fmt: skip
     seen = []
-    monkeypatch.setattr(eviction, "warn_of_sketches", lambda shares: seen.append(dict(shares)))
+    monkeypatch.setattr(row_life, "warn_of_sketches", lambda shares: seen.append(dict(shares)))
     conf = conf_of(parts, monkeypatch, *overrides)
     _, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors
     [together] = seen
-    alone = eviction.miscounted_by_table(loading.load(loading.newest("run"), conf))
+    alone = row_life.miscounted_by_table(loading.load(loading.newest("run"), conf))
     assert any(alone.values()) and together == pytest.approx(alone, rel=1e-9)
 
 
 def test_sketches_that_are_too_small_are_reported(capsys):
     counters = np.zeros((64, 4, 4), np.uint8)
     counters[:32] = 1
-    first = eviction.miscounted(counters.reshape(-1))
-    assert first == 0.5 and eviction.miscounted(1 - counters.reshape(-1)) == 0.5
-    eviction.warn_of_sketches({"embedding4": 0.04, "embedding8": 0.06})
+    first = row_life.miscounted(counters.reshape(-1))
+    assert first == 0.5 and row_life.miscounted(1 - counters.reshape(-1)) == 0.5
+    row_life.warn_of_sketches({"embedding4": 0.04, "embedding8": 0.06})
     said = capsys.readouterr().err
     assert "life.sketch is small for table embedding8: for 6% of new ids" in said
     assert "embedding4" not in said

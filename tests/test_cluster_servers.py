@@ -32,7 +32,7 @@ from tnctl.cluster.workers.server import RowServer
 from tnctl.errors import Stopped
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.tables import DenseTable, Optimizer, Pool
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 IN_PARTS = ["data.train=part-*.csv", "train.batch_size=64"]
 

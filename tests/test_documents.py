@@ -21,8 +21,8 @@ from tnctl.data.day_records import DayRecord, is_day
 from tnctl.data.formats.prepared_files import PreparedManifest
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
-from tnctl.training.pass_sums import PassSums
 from tnctl.training.report.report_document import LogLine, Report
+from tnctl.training.state import PassSums
 
 GOLDEN = Path(__file__).parent / "golden"
 LONGEST_LINE = 600

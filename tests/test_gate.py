@@ -15,7 +15,7 @@ from tnctl.data.statistics import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
-from tnctl.model.parameters import LocalParameters
+from tnctl.model.parameters import Parameters
 from tnctl.schema import Gate
 from tnctl.tables.columns import hash_bytes, mix64
 from tnctl.training.days import day_figures, gate
@@ -95,7 +95,7 @@ def looked(model, columns, edges=None, insert=True, batch=256):
         return model.tables[table].contains(groups, ids)
 
     figures = DayFigures(model, edges or {}, contains if has_rows else None)
-    parameters = LocalParameters(model)
+    parameters = Parameters(model)
     for part in batches:
         figures.add(part)
     day = figures.result()

@@ -8,7 +8,7 @@ from test_gate import looked, model_of
 
 from tnctl.data.day_records import OfDay
 from tnctl.schema import Gate
-from tnctl.training.days.design_effect import MOST_BLOCKS, Clusters, histogram_effect
+from tnctl.training.days.day_figures import MOST_BLOCKS, Clusters, histogram_effect
 from tnctl.training.days.gate import findings, label_effect, turned_round
 
 SESSIONS, LENGTH = 40, 50  # of a day: sessions, examples of each

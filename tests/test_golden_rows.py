@@ -39,7 +39,7 @@ from tnctl.serving.scoring import Scorer
 from tnctl.serving.verify import golden_checks, parity
 from tnctl.serving.verify.golden_checks import GoldenFile, golden_of_checkpoint
 from tnctl.tables.records import CVM_COLUMNS
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 SLOTS = {
     "a": {"missing": "value"},

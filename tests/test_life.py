@@ -19,8 +19,8 @@ from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
-from tnctl.model.table_figures import table_figures
-from tnctl.training import eviction, sample_ids
+from tnctl.model.parameter_tables import table_figures
+from tnctl.training import row_life, sample_ids
 from tnctl.training.step import TrainingStep
 
 ROOT = Path(__file__).parents[1]
@@ -284,7 +284,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
     for number in range(1, STEPS + 1):
         if any(first == number for _, first in DAYS):
             if number > 1:
-                by_group, gone = eviction.end_of_period(model), naive.evict()
+                by_group, gone = row_life.end_of_period(model), naive.evict()
                 assert sum(by_group.values()) == gone
                 removed += gone
             naive.days = [day for day in DAYS if day[1] <= number]
@@ -292,7 +292,7 @@ def test_training_is_what_a_naive_table_does(tmp_path, name):
                 table.set_days(naive.days)
         train_both(step, naive, batch_of(model, number))
         assert_equal(model, naive)
-    by_group, gone = eviction.end_of_period(model), naive.evict()
+    by_group, gone = row_life.end_of_period(model), naive.evict()
     assert sum(by_group.values()) == gone
     assert_equal(model, naive)
     removed += gone
@@ -311,14 +311,14 @@ def test_a_second_pass_is_what_a_naive_table_does(tmp_path, name):
             table.set_counting(naive.counting)
         for seed in range(1, STEPS + 1):
             train_both(step, naive, batch_of(model, seed))
-        assert sum(eviction.end_of_period(model).values()) == naive.evict()
+        assert sum(row_life.end_of_period(model).values()) == naive.evict()
         assert_equal(model, naive)
     check_reading(model, naive)
 
 
 def check_figures(model, naive, removed):
     """What is told is what happened."""
-    figures = eviction.figures(model.layout, table_figures(model))
+    figures = row_life.figures(model.layout, table_figures(model))
     if figures.keys() == {"user", "tags", "items"}:
         assert sum(of_group.admitted for of_group in figures.values()) == naive.admitted
         assert sum(of_group.rows for of_group in figures.values()) == len(naive.rows)
@@ -326,7 +326,7 @@ def check_figures(model, naive, removed):
         if model.layout.tables[0].waits and not removed:
             assert sum(of_group.waiting for of_group in figures.values()) == waiting
     assert sum(of_group.evicted for of_group in figures.values()) == removed
-    shown = eviction.totals(model.layout, table_figures(model))
+    shown = row_life.totals(model.layout, table_figures(model))
     assert ("waiting" in shown) == any(table.waits for table in model.layout.tables)
     assert shown.get("evicted", "0") == f"{removed:,}"
 
@@ -383,7 +383,7 @@ def test_a_bound_holds_after_every_step(tmp_path, shows):
             # What was lost did not change in this step, or it would not be in `before` alike.
             assert max(worth(before[key]) for key in lost) <= max(map(worth, after.values()))
     assert gone
-    assert eviction.figures(model.layout, table_figures(model))["user"].evicted >= gone
+    assert row_life.figures(model.layout, table_figures(model))["user"].evicted >= gone
 
 
 def test_a_bound_in_bytes_is_one_in_rows(tmp_path):
@@ -433,9 +433,9 @@ def test_groups_of_another_rhythm_are_tables_of_their_own(tmp_path):
     step = TrainingStep(model, BATCH)
     for seed in range(6):
         step(batch_of(model, seed))
-    figures = eviction.figures(model.layout, table_figures(model))
+    figures = row_life.figures(model.layout, table_figures(model))
     assert figures["user"].evicted == 0 < figures["items"].evicted
-    assert eviction.end_of_period(model)["user"] > 0
+    assert row_life.end_of_period(model)["user"] > 0
 
 
 def test_kinds_of_rows_and_places_in_x(tmp_path):
@@ -536,8 +536,8 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
     conf = conf_of(tmp_path, {"admission": {"after": 3}, "sketch": 65536})
     model = building.build(conf, Statistics())
     [table] = model.tables
-    assert eviction.miscounted(table.sketch) == 0
-    eviction.end_of_period(model)
+    assert row_life.miscounted(table.sketch) == 0
+    row_life.end_of_period(model)
     assert capsys.readouterr().err == ""
     step = TrainingStep(model, BATCH)
     random = np.random.default_rng(1)
@@ -547,11 +547,11 @@ def test_a_full_sketch_is_told(tmp_path, capsys):
     labels = np.zeros((BATCH, 1), np.float32)
     numeric = np.empty((BATCH, 0), np.float32)
     step(Batch([ids], [offsets], [None], numeric, labels, None, None, None, None))
-    share = eviction.miscounted(table.sketch)
+    share = row_life.miscounted(table.sketch)
     # Of n ids in a range, each of its w counters of a line is hit by none with (1 - 1/w)^n.
     w, n = 65536 / 64 / 4, len(ids) / 64
     assert share == pytest.approx((1 - (1 - 1 / w) ** n) ** 4, rel=0.25)
-    eviction.end_of_period(model)
+    row_life.end_of_period(model)
     assert "life.sketch is small for table embedding2" in capsys.readouterr().err
 
 
@@ -605,8 +605,8 @@ def test_what_cannot_be_is_refused(tmp_path, changes, words):
 def test_days_need_daily_training(tmp_path):
     conf = conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "clicks.csv"})
     with pytest.raises(UserError, match=r"life\.eviction\.unseen_days counts days"):
-        eviction.check(conf)
-    eviction.check(conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "{day}.csv"}))
+        row_life.check(conf)
+    row_life.check(conf_of(tmp_path, {"eviction": {"unseen_days": 3}}, data={"train": "{day}.csv"}))
 
 
 # From outside: files, commands, checkpoints.

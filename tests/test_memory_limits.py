@@ -10,7 +10,7 @@ from test_resume import outcome, stop_at, train
 from tnctl import memory_limits
 from tnctl.errors import Failure
 from tnctl.memory_limits import Limit, tightest
-from tnctl.training import memory_watch
+from tnctl.training import row_life
 
 MIB = 1 << 20
 MEMINFO = "MemTotal: 4096000 kB\nMemFree: 1 kB\nMemAvailable: 2048000 kB\nSwapFree: 1024 kB\n"
@@ -106,17 +106,17 @@ def test_a_model_that_has_no_room(monkeypatch):
 
 
 def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypatch):
-    importlib.import_module("tnctl.training.training_run")  # with the real table_bytes
+    importlib.import_module("tnctl.training.run")  # with the real table_bytes
     held, calls = itertools.count(0, MIB), itertools.count(1)
     # Between two steps 1 MiB more is held, so as many more are asked to be there.
-    needed = memory_watch.RESERVE + memory_watch.GROWTHS_AHEAD * MIB
+    needed = row_life.RESERVE + row_life.GROWTHS_AHEAD * MIB
 
     def limit(**_):
         return Limit("ulimit -v", 1 << 30, needed - (next(calls) == 5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
-        patch.setattr(memory_watch, "table_bytes", lambda _: next(held))
+        patch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
+        patch.setattr(row_life, "table_bytes", lambda _: next(held))
         patch.setattr(memory_limits, "tightest", limit)
         done = cli("train", "conf=small.yaml", "output=run", cwd=workspace)
     assert done.code == 1
@@ -153,16 +153,16 @@ def test_processes_of_one_machine_share_its_memory(system, monkeypatch):
 
 @pytest.mark.parametrize(("processes", "words"), [(1, ", and"), (3, " to 3 workers, and")])
 def test_each_of_several_workers_needs_its_room(monkeypatch, processes, words):
-    held, growth = itertools.count(0, MIB), memory_watch.GROWTHS_AHEAD * MIB
-    room = processes * (memory_watch.RESERVE + growth)
+    held, growth = itertools.count(0, MIB), row_life.GROWTHS_AHEAD * MIB
+    room = processes * (row_life.RESERVE + growth)
     free = iter([room, room - 1])
-    monkeypatch.setattr(memory_watch, "SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
-    monkeypatch.setattr(memory_watch, "table_words", lambda _: "the tables hold 9 GiB")
+    monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
+    monkeypatch.setattr(row_life, "table_words", lambda _: "the tables hold 9 GiB")
     monkeypatch.setattr(
         memory_limits, "tightest", lambda **_: Limit("the memory", 1 << 40, next(free))
     )
-    watch = memory_watch.MemoryWatch(None, processes)
+    watch = row_life.MemoryWatch(None, processes)
     assert watch.shortage(None) is None
     assert f"{words} the tables hold 9 GiB and grow" in watch.shortage(None)
 

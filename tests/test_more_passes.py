@@ -6,7 +6,7 @@ import time
 import pytest
 from conftest import copy_workspace
 
-from tnctl.training.run_log import Log
+from tnctl.training.run_folder import Log
 
 TRAIN = [
     "train", "conf=small.yaml", "recipe=lr", "train.batch_size=512", "evaluation.ablate=false",
@@ -200,9 +200,9 @@ def test_what_auto_needs(cli, folder, words, message):
 
 
 def test_of_many_rows_the_second_pass_is_left_when_it_gets_worse(cli, folder, monkeypatch):
-    from tnctl.training import early_stopping
+    from tnctl.training import schedule
 
-    monkeypatch.setattr(early_stopping, "MANY_ROWS", 100)
+    monkeypatch.setattr(schedule, "MANY_ROWS", 100)
     # So fast that the first pass is the best.
     fast = ["evaluation.patience=3", "optimizer.linear.learning_rate=30"]
     train(cli, folder, "tried", "auto", *fast)
@@ -210,6 +210,6 @@ def test_of_many_rows_the_second_pass_is_left_when_it_gets_worse(cli, folder, mo
     first, second = report["epochs"]
     assert second["examples"] < 0.5 * first["examples"]
     assert report["best"]["step"] == first["step"]
-    monkeypatch.setattr(early_stopping, "MOST_ROWS_AGAIN", 100)
+    monkeypatch.setattr(schedule, "MOST_ROWS_AGAIN", 100)
     train(cli, folder, "one_pass", "auto", *fast)
     assert epochs_of(folder / "one_pass") == [1]

@@ -17,7 +17,7 @@ from tnctl.data.day_records import DayRecord
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.training import resuming
-from tnctl.training.days import daily
+from tnctl.training.plan import days_left
 
 GOLDEN = Path(__file__).parent / "golden/checkpoint"
 CONF = """\
@@ -257,10 +257,10 @@ def test_days_of_a_folder_that_is_gone_are_not_trained_on_every_day(project):
     (project / "confs/my.yaml").write_text(CONF.replace("train.csv", "'{day}/a.csv'"))
     conf = conf_of(project)
     record = [DayRecord(day="2024-01-01", number=1, rows=8, first_step=0, last_step=1, before=None)]
-    assert daily.plan(conf, record, accept=False) == []
+    assert days_left(conf, record, accept=False) == []
     (project / "data").rename(project / "gone")
     with pytest.raises(Failure, match=r"no day of data\.train=.* is there in .*confs/\.\./data"):
-        daily.plan(conf, record, accept=False)
+        days_left(conf, record, accept=False)
 
 
 @pytest.mark.parametrize("folder", ["confs", "s3://bucket", "/a::memory://b", "/a\ud800", "", 3])

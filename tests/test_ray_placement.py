@@ -12,8 +12,8 @@ from tnctl.launch.ray_messages import Began, Connect, Refused, Written
 from tnctl.launch.ray_placement import NoRoom, Placement, seconds_until_ended
 from tnctl.launch.ray_processes import RayProcesses
 from tnctl.schema import Cluster
-from tnctl.training.run_log import Log
-from tnctl.training.training_run import record_workers
+from tnctl.training.run import record_workers
+from tnctl.training.run_folder import Log
 
 
 class Remote:

@@ -6,8 +6,7 @@ import pytest
 
 from tnctl.checkpoint.document import WatchState
 from tnctl.schema import Conf, Evaluation, Optimizers, Schedule, Train
-from tnctl.training.early_stopping import EarlyStopping, matters
-from tnctl.training.schedule import factor
+from tnctl.training.schedule import EarlyStopping, factor, matters
 
 schedules = keras.optimizers.schedules
 STEPS = [0, 1, 2, 9, 10, 11, 49, 50, 51, 99, 100, 101, 150, 1000, 12_345]

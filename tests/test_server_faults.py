@@ -24,7 +24,7 @@ from tnctl.cluster.workers.remote import RemoteParameters
 from tnctl.errors import Failure
 from tnctl.memory_limits import Limit
 from tnctl.tables import NotFiniteError
-from tnctl.training import memory_watch
+from tnctl.training import row_life
 
 
 @pytest.fixture
@@ -93,15 +93,15 @@ def test_what_a_server_reports_ends_all_with_one_line(parts, monkeypatch, mode, 
 def test_memory_that_runs_short_for_a_server_is_reported_and_saved(parts, monkeypatch):
     conf = with_servers(conf_of(parts, monkeypatch, *IN_PARTS), 2)
     held = itertools.count(0, 1 << 20)
-    for module in (memory_watch, server):
+    for module in (row_life, server):
         monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.01)
-    monkeypatch.setattr(memory_watch, "table_bytes", lambda _: next(held))
-    shortage = memory_watch.MemoryWatch.shortage
+    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
+    shortage = row_life.MemoryWatch.shortage
 
     def of_server_1(watch, model):
         return shortage(watch, model) if model.tables[0]._shards.first else None
 
-    monkeypatch.setattr(memory_watch.MemoryWatch, "shortage", of_server_1)
+    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_server_1)
     limit = Limit("the memory of this machine", 4 << 30, 300 << 20)
     monkeypatch.setattr(memory_limits, "tightest", lambda **_: limit)
     with pytest.raises(Failure, match="before memory runs out: server 1: the memory of") as failed:

@@ -19,7 +19,7 @@ import pytest
 import tnctl
 from tnctl import documents, manifest
 from tnctl.checkpoint.document import CheckpointManifest
-from tnctl.training import early_stopping
+from tnctl.training import schedule
 
 TRAIN = ("train", "conf=small.yaml", "output=run")
 
@@ -282,7 +282,7 @@ def test_a_run_keeps_the_best_model_where_it_can(workspace, cli):
     assert "best" not in report_of(workspace / "without")
 
     def keeps(*overrides):
-        return early_stopping.keeps_best(tnctl.compose(workspace / "small.yaml", [*overrides]))
+        return schedule.keeps_best(tnctl.compose(workspace / "small.yaml", [*overrides]))
 
     assert keeps(auto) and not keeps("data.validation=null", auto)
     assert not keeps("data.train=day-{day}.csv", "data.window=1024", auto)

@@ -48,7 +48,7 @@ from tnctl.data.windows import none_left, training_batches, windows
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.tables.columns import mix64
-from tnctl.training.pass_position import PassPosition
+from tnctl.training.state import PassPosition
 
 
 def prepared(folder):

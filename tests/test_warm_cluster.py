@@ -28,7 +28,7 @@ from tnctl.cluster.workers.follower import Follower
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
 from tnctl.schema import Slot
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 from tnctl.training.warm import dense_transfer
 from tnctl.training.warm import warm_start as warm
 

@@ -10,8 +10,8 @@ from tnctl import schema
 from tnctl.checkpoint.document import Epoch
 from tnctl.evaluation import metrics
 from tnctl.evaluation.metrics import HeadExamples, Scored
+from tnctl.training.final_report import error_of_auc, weak_points
 from tnctl.training.report.report_document import Baseline, Best, Report, Timing
-from tnctl.training.weak_points import error_of_auc, weak_points
 
 
 def conf_of(**evaluation):

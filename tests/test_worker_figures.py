@@ -20,9 +20,14 @@ from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.documents import parse
-from tnctl.training import worker_watch
-from tnctl.training.worker_figures import ExchangeFigures, ExchangeReport, WorkerFigures, since
-from tnctl.training.worker_watch import Sums, WorkerWatch, line_of, scalars_of
+from tnctl.training import observers
+from tnctl.training.observers import WorkerWatch, line_of, scalars_of
+from tnctl.training.worker_figures import (
+    ExchangeFigures,
+    ExchangeReport,
+    WorkerFigures,
+    WorkerSums,
+)
 
 # ---- What workers report ---------------------------------------------------------
 
@@ -154,12 +159,12 @@ def worker(computing=0.0, data=0.0, others=0.0, exchanging=0.0, idle=0.0, **fiel
 def sums_of(processes, awaited, stale=()):
     """The sums of processes, with what was waited for each worker."""
     counts = np.array([stale] * len(awaited), np.int64)
-    return Sums(processes, ExchangeFigures(np.array(awaited, np.float64), counts, counts))
+    return WorkerSums(processes, ExchangeFigures(np.array(awaited, np.float64), counts, counts))
 
 
 def test_figures_since_earlier_ones():
     earlier, later = worker(20, 5, 15), worker(21, 15, 15, rows=3000, sent_bytes=9)
-    [apart] = since([later], [earlier])
+    apart = later.since(earlier)
     assert apart == worker(1, 10, rows=3000, sent_bytes=9)
     assert later.since(later).seconds == 0
     assert later.since(later).share(1.0) == 0 and later.since(later).bytes_per_second == 0
@@ -188,16 +193,14 @@ class Trained:
     def __init__(self):
         self.seconds = 0.0
 
-    def worker_figures(self):
-        return [worker(self.seconds), worker(self.seconds / 2, others=self.seconds / 2)]
-
-    def exchanged(self):
-        return sums_of([], [self.seconds / 2, 0]).exchanged
+    def sums(self):
+        workers = [worker(self.seconds), worker(self.seconds / 2, others=self.seconds / 2)]
+        return sums_of(workers, [self.seconds / 2, 0])
 
 
 def test_a_line_is_of_the_last_seconds_of_a_pass_or_since_the_one_before(monkeypatch):
     now, workers = [0.0], Trained()
-    monkeypatch.setattr(worker_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(observers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = WorkerWatch(workers)
     watch.start_pass()
     seen = []

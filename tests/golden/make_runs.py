@@ -103,17 +103,17 @@ def train(values: dict[str, Any], workers: int, stop: int | None = None) -> dict
     from tnctl import schema
     from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
     from tnctl.errors import Stopped
-    from tnctl.training import training_run
-    from tnctl.training.workers import LocalBatches
+    from tnctl.training import run
+    from tnctl.training.workers import Batches
 
     conf = schema.from_values(values)
     with pytest.MonkeyPatch.context() as patch:
         if stop is not None:
-            kind = LocalBatches if workers == 1 else ClusterWorkers
+            kind = Batches if workers == 1 else ClusterWorkers
             cluster_in_one_process.stop_at(patch, kind, stop + 1)
         try:
             if workers == 1:
-                report = training_run.train(conf, golden=1)
+                report = run.train(conf, golden=1)
             else:
                 report, errors = cluster_in_one_process.train_together(conf, workers, golden=1)
                 assert not errors, errors

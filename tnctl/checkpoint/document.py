@@ -406,7 +406,7 @@ def evaluation_at(evaluations: Sequence[Evaluation], step: int) -> Evaluation | 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchState:
-    """The best evaluation so far, and how many were not better: tnctl.training.early_stopping."""
+    """The best evaluation so far, and how many were not better: tnctl.training.schedule."""
 
     best: Finite | None = None
     best_step: Uint32 = 0

@@ -17,8 +17,7 @@ from tnctl.checkpoint.chain import (
 from tnctl.errors import Failure
 from tnctl.manifest import read_file
 from tnctl.model import building, recipes
-from tnctl.model.building import Model
-from tnctl.model.weight_limit import TooManyWeightsError, weights_limited
+from tnctl.model.building import Model, TooManyWeightsError, weights_limited
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.tables import ALL_SHARDS, Shards

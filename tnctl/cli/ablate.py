@@ -35,7 +35,7 @@ def check(_: "Checkpoint", conf: Conf, _taken: dict[str, str]) -> None:
 def ablate(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
     from tnctl.evaluation.importance import permutation_importance
     from tnctl.progress import waiting
-    from tnctl.training.terminal_tables import show_importance
+    from tnctl.training.report.terminal_tables import show_importance
 
     split = split_of(conf.data)
     inference = loaded(checkpoint, conf)

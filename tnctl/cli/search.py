@@ -73,8 +73,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     check_values(line, parameters)
     refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
     quiet_tensorflow()
+    from tnctl.training.report.terminal_tables import show_report
     from tnctl.training.search import refit, results, search_loop
-    from tnctl.training.terminal_tables import show_report
 
     space = search_loop.Space(parameters, line.conf)
     first = space.first()

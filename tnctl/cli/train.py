@@ -38,12 +38,12 @@ def run(given: list[str]) -> int:
 
 
 def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
-    from tnctl.training import preconditions
+    from tnctl.training import plan
 
     conf.check_training()
-    preconditions.check(conf, overwrite, accept)
+    plan.check(conf, overwrite, accept)
     if conf.cluster.start != "env":  # each of whose workers runs this command
-        preconditions.check_files(conf, overwrite)
+        plan.check_files(conf, overwrite)
     if conf.cluster.start in ("local", "ray"):
         from tnctl.cli.worker import PROGRAM
         from tnctl.launch import local_workers
@@ -55,8 +55,8 @@ def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
 
         return env_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
-    from tnctl.training.terminal_tables import show_report
-    from tnctl.training.training_run import train as train_conf
+    from tnctl.training.report.terminal_tables import show_report
+    from tnctl.training.run import train as train_conf
 
     report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
     show_report(conf.output, report)

@@ -45,8 +45,8 @@ def load(command: str) -> None:
     import_module("tnctl.cluster.rank_0.cluster_processes")
     import_module("tnctl.cluster.workers.follower")
     if command == "train":
-        import_module("tnctl.training.terminal_tables")
-        import_module("tnctl.training.training_run")
+        import_module("tnctl.training.report.terminal_tables")
+        import_module("tnctl.training.run")
     else:
         module_of(command)
     gc.collect()

@@ -66,8 +66,8 @@ def work(supervised: Supervised, lead: Lead) -> int:
 
 def train(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
     """Rank 0: train a conf to its end with all workers."""
-    from tnctl.training.terminal_tables import show_report
-    from tnctl.training.training_run import train as train_conf
+    from tnctl.training.report.terminal_tables import show_report
+    from tnctl.training.run import train as train_conf
 
     options = {key: task[key] for key in ("overwrite", "golden", "accept")}
     report = train_conf(conf, **options, processes=processes)

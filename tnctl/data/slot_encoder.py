@@ -22,7 +22,6 @@ from tnctl.data.numbers import RowValues, row_values
 from tnctl.data.times import is_temporal, times_of
 from tnctl.errors import UserError
 from tnctl.schema import Data, Slot
-from tnctl.tables import c_times
 from tnctl.tables import columns as c_columns
 
 VIEW_BYTES = 16
@@ -233,7 +232,7 @@ class TimeIds(HashIds):
     def encode(self, array: pa.Array, where: Where, several: bool) -> Ids:
         times = times_of(array, self.column, self.data, where, several)
         ahead = self.data.time_of(self.column).seconds_ahead
-        return Ids(c_times.parts(times.values, self.slot.ids, ahead), times.missing)
+        return Ids(c_columns.time_parts(times.values, self.slot.ids, ahead), times.missing)
 
 
 TIME_IDS = {"hour": 24, "weekday": 7, "day_of_month": 32, "day": None}  # and how many ids

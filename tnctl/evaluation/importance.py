@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from tnctl.data.batches import Batch, batches, joined
 from tnctl.data.column_names import slot_column, value_columns
 from tnctl.data.sources import window_rows
-from tnctl.evaluation.importance import kind_of, rows_and_bytes
 from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
 from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
 from tnctl.model.layout import EMBEDDING, Layout
-from tnctl.model.parameter_tables import ParameterTables
-from tnctl.model.table_figures import TableFigures, table_figures
+from tnctl.model.parameter_tables import ParameterTables, TableFigures, table_figures
 from tnctl.schema import Conf
 from tnctl.tables import SparseTable
 from tnctl.tables import columns as c_columns

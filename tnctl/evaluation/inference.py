@@ -5,9 +5,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
-from tnctl.model.parameters import LocalParameters, Parameters
+from tnctl.model.parameters import Buffers, Parameters
 
 
 class Inference:
@@ -17,7 +16,7 @@ class Inference:
         """`parameters` are those of the model's tables, unless they are given."""
         self.model = model
         self.buffers = Buffers(model, batch_size)
-        self._parameters = LocalParameters(model) if parameters is None else parameters
+        self._parameters = Parameters(model) if parameters is None else parameters
         specs = [
             tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
             for tensor in model.network.inputs

@@ -34,7 +34,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
     """Train a conf by `cluster.workers` processes of a program; the exit code of the run.
 
     They are given {"command", "conf", "overwrite", "golden", "accept"}, as the arguments of
-    `training_run.train`. Raises Failure while another process trains into the same output, and
+    `run.train`. Raises Failure while another process trains into the same output, and
     when workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)

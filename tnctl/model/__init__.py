@@ -6,7 +6,7 @@ Inputs and layers are imported on first use, so that the layout is read without 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tnctl.model.tower import Tower
+from tnctl.model.recipe_settings import Tower
 
 if TYPE_CHECKING:
     from tnctl.model import layers

@@ -1,8 +1,11 @@
 """From a conf to a model: sparse tables, the dense network of the recipe, the dense table."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,8 +20,16 @@ from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
 from tnctl.model.recalibration import Recalibration
 from tnctl.model.recipe_inputs import Inputs
-from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label, Train
 from tnctl.tables import DenseTable, aligned
+
+# What the kernel calls instructions that multiply bfloat16.
+INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
+CPU_INFO = Path("/proc/cpuinfo")
+# With fewer a step is no faster: products of small matrices take less time than rounding them.
+FEWEST_WEIGHTS = 80_000
+
+_left: ContextVar[int | None] = ContextVar("weights left", default=None)
 
 
 @dataclass
@@ -203,3 +214,53 @@ def check_heads(recipe: str, heads: tuple[str, ...], labels: Mapping[str, Label]
 def batch_norms(network: Any) -> list[Any]:
     """The layers of a network, nested ones too, that keep moving statistics."""
     return [layer for layer in network._flatten_layers() if isinstance(layer, layers.BatchNorm)]
+
+
+class TooManyWeightsError(Exception):
+    """A layer would make more weights than there may be."""
+
+
+@contextmanager
+def weights_limited(most: int) -> Iterator[None]:
+    """Raise TooManyWeightsError before the layers that are built have more than `most` weights.
+
+    Other threads build without the limit.
+    """
+    token = _left.set(most)
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def _counting(add_weight: Any) -> Any:
+    def counted(layer: Any, shape: Sequence[int] = (), *arguments: Any, **keywords: Any) -> Any:
+        left = _left.get()
+        if left is not None:
+            if math.prod(shape) > left:
+                raise TooManyWeightsError(f"a weight of shape {tuple(shape)}")
+            _left.set(left - math.prod(shape))
+        return add_weight(layer, shape, *arguments, **keywords)
+
+    return counted
+
+
+# Keras has no hook for what makes weights, which all its layers call.
+keras.layers.Layer.add_weight = _counting(keras.layers.Layer.add_weight)
+
+
+def bfloat16_advice(train: Train, dense_weights: int) -> str | None:
+    """A line on train.precision=bfloat16 if it would pay on this CPU, else None."""
+    if train.precision != "float32" or train.xla or dense_weights < FEWEST_WEIGHTS:
+        return None
+    try:
+        words = set(CPU_INFO.read_text().split())
+    except OSError:  # not Linux
+        return None
+    present = [name for name in INSTRUCTIONS if name in words]
+    if not present:
+        return None
+    return (
+        f"this CPU computes in bfloat16 ({', '.join(present)}): with train.precision=bfloat16 a "
+        "step takes less time (figures: docs/train.md#bfloat16)"
+    )

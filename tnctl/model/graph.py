@@ -217,8 +217,8 @@ def refill(model: Model, folder: str) -> None:
     prefix = f"{folder}/variables/variables"
     stored = tf.train.load_checkpoint(prefix)
     tensors = {name: stored.get_tensor(name) for name in sorted(stored.get_variable_to_shape_map())}
-    for number, variable in enumerate(model.inference_network.variables):
-        tensors[f"weights/{number}/.ATTRIBUTES/VARIABLE_VALUE"] = variable.value
+    for position, variable in enumerate(model.inference_network.variables):
+        tensors[f"weights/{position}/.ATTRIBUTES/VARIABLE_VALUE"] = variable.value
     tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=list(tensors),

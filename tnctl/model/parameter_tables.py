@@ -20,7 +20,7 @@ from tnctl.model.layout import (
     table_optimizer,
 )
 from tnctl.schema import Conf, Train
-from tnctl.tables import DenseTable, Pool, SparseTable
+from tnctl.tables import DenseTable, Figures, Pool, SparseTable
 
 MovingStatistics = list[tuple[NDArray[np.float32], float]]  # the memory of each, its momentum
 
@@ -57,12 +57,12 @@ class TableUpdates:
             return
         self._rate_factor = factor
         for table in self._model.tables:
-            for number, segment in enumerate(table.segments):
-                table.set_learning_rate(number, segment.optimizer.learning_rate * factor)
+            for position, segment in enumerate(table.segments):
+                table.set_learning_rate(position, segment.optimizer.learning_rate * factor)
         self._dense.set_learning_rate(self._dense.optimizer.learning_rate * factor)
 
     def remove_rows(self, steps: int) -> None:
-        """Evict by the rules that hold every so many steps, then down to the bounds."""
+        """Evict by the rules that hold every few steps, then down to the bounds."""
         for layout, table in zip(self._model.layout.tables, self._model.tables, strict=True):
             every = layout.kind.evict_every
             if every is not None and steps % every == 0:
@@ -112,3 +112,35 @@ def _empty_table(conf: Conf, table_layout: TableLayout, pool: Pool) -> SparseTab
         if life.eventful:
             table.set_life(number, table_life(life, table.stride))
     return table
+
+
+@dataclass(frozen=True)
+class TableFigures:
+    """Rows and bytes (rows and index, as reserved) of a table, and the counts of each group."""
+
+    rows: int
+    bytes: int
+    groups: dict[str, Figures]
+    """by the name of the share group"""
+
+
+def table_figures(model: ParameterTables) -> list[TableFigures]:
+    """The figures of each table of a model, in their order."""
+    return [
+        TableFigures(
+            table.rows,
+            table.index_bytes + table.row_bytes,
+            {name: table.figures(number) for name, number in layout.groups.items()},
+        )
+        for layout, table in zip(model.layout.tables, model.tables, strict=True)
+    ]
+
+
+def total_rows(tables: Sequence[TableFigures]) -> int:
+    """The rows of all tables together."""
+    return sum(table.rows for table in tables)
+
+
+def total_bytes(tables: Sequence[TableFigures]) -> int:
+    """The bytes of all tables together."""
+    return sum(table.bytes for table in tables)

@@ -2,18 +2,73 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
-from tnctl.model.buffers import Buffers
+from tnctl.model.aliases import tensor_over
 from tnctl.model.building import Model, batch_norms
 from tnctl.model.graph import SEQUENCES, packed_inputs
 from tnctl.model.layout import LINEAR, Layout, slot_plans
 from tnctl.model.parameter_tables import MovingStatistics, TableUpdates, move_statistics
-from tnctl.tables import Workspace, clipping_factor
+from tnctl.tables import Workspace, aligned, clipping_factor
+
+
+class Buffers:
+    """Inputs and labels of up to `batch_size` examples.
+
+    `x` float32 [batch_size, W], `linear` [batch_size, 1], `sequences` [batch_size, Ws], `lengths`
+    int32 [batch_size, n], `labels` float32 [batch_size, labels], `weight` float32 [batch_size].
+    """
+
+    def __init__(self, model: Model, batch_size: int) -> None:
+        layout = model.layout
+        self._layout = layout
+        self.batch_size = batch_size
+        self.x = aligned((batch_size, layout.width))
+        self.linear = aligned((batch_size, 1))
+        self.sequences = aligned((batch_size, layout.sequences_width))
+        self.lengths = aligned((batch_size, len(layout.sequences)), np.int32)
+        self.labels = aligned((batch_size, len(model.conf.data.all_labels)))
+        self.weight = aligned(batch_size)
+        self._inputs = [getattr(self, entry.name) for entry in packed_inputs(layout)]
+        self._targets = [self.labels] + ([self.weight] if model.conf.data.weight else [])
+        self._whole = [tensor_over(array) for array in [*self._inputs, *self._targets]]
+
+    def fill_dense(self, batch: Batch) -> None:
+        """Write the numbers, the lengths of sequences, labels and weights of a batch."""
+        rows, layout = batch.rows, self._layout
+        if layout.numeric:
+            self.x[:rows, layout.numeric_at :] = batch.numeric
+        if layout.sequences:
+            self._fill_lengths(batch)
+        self.labels[:rows] = batch.labels
+        if batch.weight is not None:
+            self.weight[:rows] = batch.weight
+
+    def _fill_lengths(self, batch: Batch) -> None:
+        """Write the number of values of each sequence: of the ids in its cells."""
+        for table, offsets in zip(self._layout.tables, batch.offsets, strict=True):
+            starts = offsets[:-1].reshape(batch.rows, table.cells)
+            ends = offsets[1:].reshape(batch.rows, table.cells)
+            cell = 0
+            for name, spread in zip(table.slots, table.spreads, strict=True):
+                if (sequence := self._layout.sequences.get(name)) is not None:
+                    counts = ends[:, cell + spread - 1] - starts[:, cell]
+                    self.lengths[: batch.rows, sequence.number] = counts
+                cell += spread
+
+    def inputs(self, rows: int) -> list[Any]:
+        """The inputs that exist, in the model's order: the first `rows`."""
+        return self.tensors(rows)[: len(self._inputs)]
+
+    def tensors(self, rows: int) -> list[Any]:
+        """The inputs, then labels, then weights if the conf has them: the first `rows`."""
+        if rows == self.batch_size:
+            return self._whole
+        return [tensor_over(array[:rows]) for array in [*self._inputs, *self._targets]]
 
 
 @dataclass(frozen=True)
@@ -30,31 +85,16 @@ class Gradients:
     statistics: list[Any]
 
 
-class Parameters(Protocol):
-    """All parameters of a model. A step pulls a batch, computes, and pushes the same batch."""
+class Parameters:
+    """All parameters of a model. A step pulls a batch, computes, and pushes the same batch.
 
-    steps: int
-    """the steps applied so far"""
-
-    def pull(self, batch: Batch, buffers: Buffers) -> None:
-        """Read the rows of a batch into the buffers; ids without a row get one."""
-
-    def read(self, batch: Batch, buffers: Buffers) -> None:
-        """The same, read-only: ids without a row read zeros."""
-
-    def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
-        """Update everything with the gradients of the batch that was pulled last.
-
-        `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
-        """
-
-
-class LocalParameters:
-    """The parameters of a model in this process's own tables."""
+    Here they are in this process's own tables; those of other processes are a subclass.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.steps = 0
+        """the steps applied so far"""
         self._updates = TableUpdates(model)
         self._moving = moving_statistics(model)
         layout = model.layout
@@ -75,14 +115,16 @@ class LocalParameters:
             workspace.find(ids, offsets, batch.rows, insert, weights)
 
     def pull(self, batch: Batch, buffers: Buffers) -> None:
+        """Read the rows of a batch into the buffers; ids without a row get one."""
         for table in self.model.tables:
             table.set_step(self.steps + 1)
-        self._fill(batch, buffers, insert=True)
+        self._find_and_gather(batch, buffers, insert=True)
 
     def read(self, batch: Batch, buffers: Buffers) -> None:
-        self._fill(batch, buffers, insert=False)
+        """Read the rows of a batch into the buffers; ids without a row read zeros."""
+        self._find_and_gather(batch, buffers, insert=False)
 
-    def _fill(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
+    def _find_and_gather(self, batch: Batch, buffers: Buffers, insert: bool) -> None:
         with self.model.pool.awake():
             self.find(batch, insert)
             if insert:
@@ -91,6 +133,10 @@ class LocalParameters:
         buffers.fill_dense(batch)
 
     def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
+        """Update everything with the gradients of the batch that was pulled last.
+
+        `rate_factor` multiplies every learning rate. Raises NotFiniteError before any change.
+        """
         self._updates.set_rate_factor(rate_factor)
         with self.model.pool.awake():
             if gradients.inputs:
@@ -127,9 +173,10 @@ class PooledInputs:
         self._names = [entry.name for entry in packed_inputs(layout)]
         self._workspaces = workspaces
         # The first table with linear weights sets `linear`, the others add to it.
-        with_linear = [number for number, table in enumerate(layout.tables) if table.linear]
+        with_linear = [position for position, table in enumerate(layout.tables) if table.linear]
         self._adds = [
-            bool(with_linear) and number > with_linear[0] for number in range(len(layout.tables))
+            bool(with_linear) and position > with_linear[0]
+            for position in range(len(layout.tables))
         ]
         pairs = zip(workspaces, layout.tables, strict=True)
         self._trained = [workspace for workspace, table in pairs if not table.kind.frozen]
@@ -162,9 +209,9 @@ class PooledInputs:
 def moving_statistics(model: Model) -> MovingStatistics:
     """The memory of each moving statistic in the order of `batch_statistics`, and its momentum."""
     variables = model.network.non_trainable_variables
-    places = {id(variable): number for number, variable in enumerate(variables)}
+    positions = {id(variable): position for position, variable in enumerate(variables)}
     return [
-        (model.moving[places[id(variable)]], layer.momentum)
+        (model.moving[positions[id(variable)]], layer.momentum)
         for layer in batch_norms(model.network)
         for variable in (layer.moving_mean, layer.moving_variance)
     ]

@@ -2,11 +2,28 @@
 
 import ast
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tnctl import shipped
-from tnctl.model import Tower
+
+
+@dataclass(frozen=True)
+class Tower:
+    """The settings of a tower, as a parameter `tower: Tower` of a recipe.
+
+    Its fields are settings of the recipe like any other (`recipe.hidden=[64,32]`); the default of
+    the parameter has their defaults. `layers.Mlp` explains them; docs/recipes.md has them all.
+    """
+
+    hidden: Sequence[int] = (400, 400, 400)
+    activation: str = "relu"
+    batch_norm: bool = False
+    dropout: float = 0.0
+    residual: bool = False
+    l2: float = 0.0
 
 
 def settings_of(recipe: Any) -> dict[str, str] | None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import UserError, did_you_mean
-from tnctl.model.tower import Tower
+from tnctl.model.recipe_settings import Tower
 
 Recipe = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tnctl.checkpoint.document import Epoch, Evaluation
 from tnctl.data.day_records import DayRecord
 from tnctl.schema import Conf
-from tnctl.training.pass_sums import PassSums
+from tnctl.training.state import PassSums
 from tnctl.training.workers import Batches, SplitMetrics
 
 

@@ -1,11 +1,13 @@
 """The report of a run, written at its end: report.json and report.html."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import JsonValue
 
 from tnctl import files
+from tnctl.checkpoint.document import number_of
 from tnctl.checkpoint.saver import Saver
 from tnctl.evaluation.importance import (
     MEASURED_SPLITS,
@@ -15,28 +17,30 @@ from tnctl.evaluation.importance import (
     row_bytes,
     rows_and_bytes,
 )
+from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
 from tnctl.evaluation.value_figures import ValueFigures, figures_by_value
 from tnctl.masking import masked
 from tnctl.model.building import Model
-from tnctl.model.table_figures import TableFigures, total_bytes
+from tnctl.model.parameter_tables import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Conf
-from tnctl.training import eviction, recalibrating, run_folder
+from tnctl.schema import Conf, Life
+from tnctl.training import recalibrating, row_life, run_folder
 from tnctl.training.baseline.baseline_run import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
-from tnctl.training.report.report_document import Best, LogLine, Report, TableSize, Timing
-from tnctl.training.run_log import Log
+from tnctl.training.report.report_document import Baseline, Best, LogLine, Report, TableSize, Timing
+from tnctl.training.run_folder import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.weak_points import weak_points
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
+from tnctl.training.worker_figures import WorkerSums
 from tnctl.training.workers import Workers
 
+SMALL_BIAS = 0.02  # of COPC, that nobody would mend
+SMALL_LOSS = 0.02  # of AUC, from the rows that were trained on to others
 IMPORTANCE_ROWS = 50_000  # for the report; `tnctl ablate` takes all
 
 
@@ -52,11 +56,11 @@ def write_report(
 ) -> Report:
     """Evaluate the model that is kept; write report.html, and report.json as the last file.
 
-    `timing` is that of an earlier report of the same run, which is kept.
+    `timing` is taken from an earlier report of this run, if there is one.
     """
     model, split = workers.model, first_given(conf.data, reported_splits(conf.evaluation))
     tables = workers.figures()
-    of_workers, exchanged = workers.worker_figures(), workers.exchanged()
+    sums = workers.sums()
     metrics: dict[str, JsonValue] = {}
     counts = None
     if split is not None:
@@ -76,21 +80,14 @@ def write_report(
         best=best_of(conf.evaluation.monitor, state),
         recalibration=recalibrating.compared(model.recalibration, state) or None,
         tables=sizes_of(model, tables),
-        life=eviction.figures(model.layout, tables) or None,
+        life=row_life.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
         by=measured_by_value(conf, split, workers),
         importance=importance or None,
         importance_of=importance_of if importance else None,
         baseline=trees,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
-        timing=timing
-        or timing_of(
-            of_workers,
-            exchanged,
-            total_bytes(tables),
-            checkpoints.saver,
-            stopwatch,
-        ),
+        timing=timing or timing_of(sums, total_bytes(tables), checkpoints.saver, stopwatch),
     )
     if trees is not None:
         timed = replace(report.timing, baseline_seconds=round(seconds, 3))
@@ -120,11 +117,7 @@ def sizes_of(model: Model, tables: Sequence[TableFigures]) -> dict[str, TableSiz
 
 
 def timing_of(
-    of_workers: Sequence[WorkerFigures],
-    exchanged: ExchangeFigures | None,
-    table_bytes: int,
-    saver: Saver,
-    stopwatch: Stopwatch,
+    sums: WorkerSums | None, table_bytes: int, saver: Saver, stopwatch: Stopwatch
 ) -> Timing:
     """How long the parts of a run took, and what was saved and exchanged."""
     return Timing(
@@ -133,8 +126,8 @@ def timing_of(
         save_waited_seconds=round(saver.seconds_waited, 3),
         saved_bytes=saver.bytes_written,
         table_bytes=table_bytes,
-        workers=tuple(worker.rounded() for worker in of_workers) or None,
-        exchange=None if exchanged is None else exchanged.report(),
+        workers=None if sums is None else tuple(of.rounded() for of in sums.processes),
+        exchange=None if sums is None else sums.exchanged.report(),
     )
 
 
@@ -204,3 +197,103 @@ def input_rows(
             )
         )
     return shown
+
+
+def weak_points(conf: Conf, report: Report) -> tuple[str, ...]:
+    """A sentence for each, with what to try; none without the metrics of a split."""
+    lines = [*of_calibration(conf, report), *of_memorising(conf.life, report)]
+    if report.baseline is not None:
+        lines += of_baseline(report, report.baseline)
+    return tuple(lines)
+
+
+def bounds(report: Report, name: str) -> tuple[float, float] | None:
+    """The interval of a metric; None where it is undefined."""
+    intervals = report.metrics.get("intervals")
+    bounds = intervals.get(name) if isinstance(intervals, dict) else None
+    return (float(bounds[0]), float(bounds[1])) if isinstance(bounds, list) else None  # type: ignore[arg-type]
+
+
+def of_calibration(conf: Conf, report: Report) -> Iterator[str]:
+    """Predictions no better than the mean label, or too high or too low in all."""
+    way = "more rows, or a lower optimizer.embedding.learning_rate"
+    if not recalibrating.is_wanted(conf):
+        way = "evaluation.recalibrate=auto"
+    ne, copc = bounds(report, "ne"), bounds(report, "copc")
+    if ne is not None and ne[0] >= 1:
+        yield (
+            f"NE {_in_words(report, 'ne', ne)}: predicting the mean label for every row would be "
+            f"better. Try {way}"
+        )
+    if copc is None or copc[0] <= 1 <= copc[1]:
+        return
+    if abs((report.figure("copc") or 1) - 1) >= SMALL_BIAS:
+        low = copc[0] > 1
+        yield (
+            f"COPC {_in_words(report, 'copc', copc)}: there are "
+            f"{'more' if low else 'fewer'} clicks than predicted. Try {way}; if clicks "
+            f"became {'more' if low else 'fewer'} frequent with time, train to a later day"
+        )
+
+
+def of_memorising(life: Life, report: Report) -> Iterator[str]:
+    """The rows of the last pass much better ordered than others, after several passes."""
+    kept = [epoch for epoch in report.epochs if epoch.step <= _kept_step(report)]
+    auc, metrics = report.figure("auc"), report.metrics
+    if report.days or len(kept) < 2 or auc is None or kept[-1].running_auc is None:
+        return
+    gap = kept[-1].running_auc - auc
+    if gap > SMALL_LOSS + 1.96 * error_of_auc(auc, *_classes(metrics)):
+        way = "a greater optimizer.embedding.lazy_l2"
+        if life.admission.after < 2:
+            way = "life.admission.after=5"
+        yield (
+            f"AUC {kept[-1].running_auc:.4f} on the rows of pass {kept[-1].epoch} while they were "
+            f"trained, and {auc:.4f} on data.{report.split}: rows are memorised. Try {way}"
+        )
+
+
+def of_baseline(report: Report, baseline: Baseline) -> Iterator[str]:
+    """Boosted trees that are better in the main metric."""
+    others = baseline.of_split(report.split)
+    for name in ("auc", "logloss"):
+        value, other = report.figure(name), number_of(others, name)
+        if value is None or other is None or baseline.head is not None:
+            continue
+        sign = 1 if METRICS[name].greater_is_better else -1
+        noise = (
+            1.96 * error_of_auc(value, *_classes(report.metrics)) if name == "auc" else 0.01 * value
+        )
+        if sign * (other - value) > noise:
+            yield (
+                f"{baseline.library} is better: {METRICS[name].title} {other:.4f} beside "
+                f"{value:.4f} on data.{report.split}. Try a search: -m sweep.trials=20"
+            )
+            return
+
+
+def error_of_auc(auc: float, positives: float, negatives: float) -> float:
+    """The standard error of an AUC (Hanley and McNeil, Radiology 143, 1982, equation 1)."""
+    if positives < 1 or negatives < 1:
+        return math.inf
+    first, second = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc)
+    variance += (positives - 1) * (first - auc**2) + (negatives - 1) * (second - auc**2)
+    return math.sqrt(max(variance, 0.0) / (positives * negatives))
+
+
+def _classes(metrics: dict) -> tuple[float, float]:
+    """How many examples are clicks, and how many are not."""
+    examples, rate = (number_of(metrics, name) or 0.0 for name in ("examples", "ctr"))
+    return examples * rate, examples * (1 - rate)
+
+
+def _kept_step(report: Report) -> int:
+    return report.best.step if report.best is not None and report.best.kept else report.steps
+
+
+def _in_words(report: Report, name: str, interval: tuple[float, float]) -> str:
+    """A figure with its interval and the split."""
+    value = report.figure(name) or 0.0
+    low, high = interval
+    return f"{value:.3f} ({low:.3f} to {high:.3f}) on data.{report.split}"

@@ -24,12 +24,11 @@ from tnctl.data.features import counted_ids
 from tnctl.data.id_growth import Growth, growth
 from tnctl.data.sources import RowCount, Source
 from tnctl.evaluation.importance import INDEX_BYTES
-from tnctl.model.bfloat16_advice import bfloat16_advice
-from tnctl.model.building import Model, build
+from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import early_stopping, eviction, probable_mistakes, recalibrating
+from tnctl.training import probable_mistakes, recalibrating, row_life, schedule
 from tnctl.training.sample_ids import (
     NumberFigures,
     SampleFigures,
@@ -166,7 +165,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    for rules in (row_split, early_stopping, recalibrating, eviction):
+    for rules in (row_split, schedule, recalibrating, row_life):
         rules.check(conf)
     days: Days | None = None
     if daily(conf):
@@ -312,7 +311,7 @@ def look_at_lives(
                 low=min(grown.low, most),
                 high=min(grown.high, most),
             )
-            findings[group] = LifeForecast(eviction.rules(life), groups[group], grown, counted)
+            findings[group] = LifeForecast(row_life.rules(life), groups[group], grown, counted)
     return findings
 
 
@@ -339,7 +338,7 @@ def table_findings(
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
-    overcount = math.e * eviction.SKETCH_LINES / sketch * counted if sketch else 0.0
+    overcount = math.e * row_life.SKETCH_LINES / sketch * counted if sketch else 0.0
     return TableForecast(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
 
 

@@ -1,7 +1,7 @@
 """The training loop: passes over the data, steps, evaluations.
 
 `train_passes` yields what happens and knows no display, log, checkpoint or day: whoever iterates
-over it reacts to each event before the loop continues (tnctl/training/training_run.py). Days are
+over it reacts to each event before the loop continues (tnctl/training/run.py). Days are
 trained one after the other by tnctl/training/days/daily.py.
 """
 
@@ -17,11 +17,10 @@ from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
 from tnctl.schema import AUTO, Conf, Data, Train
-from tnctl.training import early_stopping, events
+from tnctl.training import events, schedule
 from tnctl.training.events import Event, Events, PassUnderWay
-from tnctl.training.pass_sums import PassSums, has_classes
 from tnctl.training.schedule import factor, is_crossed
-from tnctl.training.state import RunState
+from tnctl.training.state import PassSums, RunState, has_classes
 from tnctl.training.workers import Workers
 
 MANY = 100_000  # examples after which labels of one class are probably a mistake
@@ -42,7 +41,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         of_day = state.position.day is not None
-        ends = early_stopping.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
+        ends = schedule.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
         if not of_day or ends:
             yield events.RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
@@ -67,7 +66,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
     skipped = Skipped("train", conf.data.bad_rows)
     rows, estimated = _rows_to_train(conf, state)
     title = _title(conf.train, state.position)
-    # Later passes meet the same examples again, and what is counted is how many examples there are.
+    # Later passes read the same examples again, and each example counts once.
     workers.set_counting(epoch == 0)
     with workers.batches(conf, state.position, skipped) as batches:
         current = PassUnderWay(epoch, title, sums, batches, rows, estimated, sums.examples)
@@ -107,16 +106,16 @@ def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Ep
 def _further_labels_equal(data: Data, workers: Workers) -> Events:
     """The labels of further heads that have one value in all rows that this process trained."""
     seen = workers.labels
-    for number, (_, _, place) in enumerate(labelled_heads(workers.model)):
-        if number > 0 and (only := seen.only(place)) is not None:
+    for head, (_, _, column) in enumerate(labelled_heads(workers.model)):
+        if head > 0 and (only := seen.only(column)) is not None:
             where = f"all {seen.rows:,} rows that this process trained"
-            yield events.LabelsEqual(_source_of_label(data, workers, number), only, where)
+            yield events.LabelsEqual(_source_of_label(data, workers, head), only, where)
 
 
-def _source_of_label(data: Data, workers: Workers, number: int = 0) -> str:
-    """Where the label of a head comes from, as the conf says it; the main head is number 0."""
-    _, _, place = labelled_heads(workers.model)[number]
-    key, label = list(label_keys(data).items())[place]
+def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
+    """Where the label of a head comes from, as the conf says it; the main head is 0."""
+    _, _, column = labelled_heads(workers.model)[head]
+    key, label = list(label_keys(data).items())[column]
     source = f"{key}.column={label.column}"
     if label.positive is not None:
         return f"{source} {key}.positive=[{', '.join(map(quoted, label.positive))}]"
@@ -127,11 +126,11 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
     yield events.PassStarts(current)
     batches, number, earlier = current.batches, 0, state.steps - 1
     every, tried = conf.evaluation.every_steps, None
-    if state.epochs and early_stopping.second_pass_is_tried(
+    if state.epochs and schedule.second_pass_is_tried(
         conf.train, state.position.epoch, state.epochs[0].examples
     ):
         of_pass = state.epochs[0].step - state.first_step
-        tried = state.epochs[0].step + max(of_pass // early_stopping.TRIED, 1)
+        tried = state.epochs[0].step + max(of_pass // schedule.TRIED, 1)
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
@@ -216,7 +215,7 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated
             is_best = state.stopping.judge(
                 conf.evaluation, conf.optimizer.schedule, value, state.steps
             )
-    elif early_stopping.matters(conf):
+    elif schedule.matters(conf):
         raise Failure(
             f"evaluation.monitor={monitor} is of labels 0 and 1, and data.validation has "
             "others. Take evaluation.monitor=mse"

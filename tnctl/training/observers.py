@@ -4,27 +4,36 @@ Each observer sees every event of the training loop, in the order in which it ha
 """
 
 import time
+from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from tnctl import documents
+import tensorflow as tf
+
+from tnctl import documents, files
 from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
-from tnctl.model.table_figures import total_bytes, total_rows
+from tnctl.model.parameter_tables import total_bytes, total_rows
+from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, events, eviction
+from tnctl.training import events, row_life, schedule
 from tnctl.training.events import Event, PassUnderWay
-from tnctl.training.run_log import Log
+from tnctl.training.run_folder import TENSORBOARD, Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFiles
-from tnctl.training.worker_watch import WorkerWatch
+from tnctl.training.tensorboard import EventFile
+from tnctl.training.worker_figures import WorkerFigures, WorkerSums
 from tnctl.training.workers import SplitMetrics, Workers
 
 STEPS_BETWEEN_UPDATES = 8
+SECONDS = 10.0  # to twice of which the line about now is of
+MOST_LISTED = 8  # workers whose shares are listed in a line
+LEAST_WAIT = 0.01  # share of the workers' time; below it nobody is waited for
 
 
 class Observer(Protocol):
@@ -76,12 +85,117 @@ class Stopwatch:
         }
 
 
+class WorkerWatch:
+    """Follows the figures of each worker; with one process there is nothing to show."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._of_pass = self._of_line = workers.sums()
+        self._marks: deque[tuple[float, WorkerSums]] = deque(maxlen=2)
+        self.scalars: dict[str, float] = {}
+        """of the last line of log.jsonl, for TensorBoard"""
+        self.pass_record: dict[str, Any] = {}
+        """what the line of a pass in log.jsonl has, in `timing`"""
+
+    def start_pass(self) -> None:
+        """From now on `of_pass` has the sums of another pass."""
+        self._of_pass = self._workers.sums()
+
+    def now(self) -> str:
+        """A line about the last 10 to 20 s; empty with one process."""
+        if (sums := self._workers.sums()) is None:
+            return ""
+        now = time.monotonic()
+        if not self._marks or now - self._marks[-1][0] >= SECONDS:
+            self._marks.append((now, sums))
+        return line_of(sums.since(self._marks[0][1]))
+
+    def of_pass(self) -> str:
+        """A line about the whole pass, when its last step is done; sets `pass_record`."""
+        sums = self._workers.sums()
+        if sums is None or self._of_pass is None:
+            return ""
+        of_pass = sums.since(self._of_pass)
+        self.pass_record = {"exchange": documents.plain(of_pass.exchanged.report())}
+        return line_of(of_pass)
+
+    def since_line(self) -> dict[str, Any]:
+        """What a line of log.jsonl has of each worker, in `timing`, since the line before."""
+        sums = self._workers.sums()
+        if sums is None or self._of_line is None:
+            return {}
+        since_line, self._of_line = sums.since(self._of_line), sums
+        self.scalars = scalars_of(since_line)
+        return {
+            "workers": [asdict(process.rounded()) for process in since_line.processes],
+            "exchange": documents.plain(since_line.exchanged.report()),
+        }
+
+
+def line_of(sums: WorkerSums) -> str:
+    """The shares of each worker's time, and which of them the others waited for most."""
+    workers = sums.workers
+    shares = {
+        "data": [worker.input_wait_seconds for worker in workers],
+        "compute": [worker.compute_seconds for worker in workers],
+        "peers": [worker.worker_wait_seconds + worker.idle_seconds for worker in workers],
+        "network": [worker.exchange_seconds for worker in workers],
+    }
+    parts = [
+        f"{name} {_listed([w.share(s) for w, s in zip(workers, seconds, strict=True)])}"
+        for name, seconds in shares.items()
+    ]
+    awaited, seconds = sums.exchanged.awaited, sum(worker.seconds for worker in workers)
+    if seconds and awaited.max() >= LEAST_WAIT * seconds:
+        parts.append(f"waited for worker {awaited.argmax()}")
+    return f"workers: {', '.join(parts)}"
+
+
+def _listed(shares: Sequence[float]) -> str:
+    """A share for each, or of many the least and the most."""
+    if len(shares) > MOST_LISTED:
+        return f"{min(shares):.0%} to {max(shares):.0%}"
+    return " | ".join(f"{share:.0%}" for share in shares)
+
+
+def scalars_of(sums: WorkerSums) -> dict[str, float]:
+    """Numbers of each worker and server by tags such as `cluster_exchange_share/worker_0`."""
+    of_workers = {**_by_process(sums.workers), "awaited_seconds": sums.exchanged.awaited.tolist()}
+    if stale := sums.exchanged.staleness():
+        of_workers |= {
+            "staleness_mean": [worker.mean for worker in stale],
+            "staleness_max": [worker.max for worker in stale],
+            "ahead": [worker.ahead for worker in stale],
+        }
+    servers = [process for process in sums.processes if process.role == "server"]
+    return {**_tagged(of_workers, "worker"), **_tagged(_by_process(servers), "server")}
+
+
+def _by_process(figures: Sequence[WorkerFigures]) -> dict[str, Sequence[float]]:
+    return {
+        "compute_share": [process.share(process.compute_seconds) for process in figures],
+        "input_wait_share": [process.share(process.input_wait_seconds) for process in figures],
+        "worker_wait_share": [process.share(process.worker_wait_seconds) for process in figures],
+        "exchange_share": [process.share(process.exchange_seconds) for process in figures],
+        "idle_share": [process.share(process.idle_seconds) for process in figures],
+        "bytes_per_second": [process.bytes_per_second for process in figures],
+    }
+
+
+def _tagged(figures: dict[str, Sequence[float]], kind: str) -> dict[str, float]:
+    return {
+        f"cluster_{name}/{kind}_{number}": value
+        for name, values in figures.items()
+        for number, value in enumerate(values)
+    }
+
+
 class Screen:
     """A display of each pass, and lines for rows evicted, equal labels and stopping early."""
 
     def __init__(self, conf: Conf, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
         self._monitor, self._state, self._workers = conf.evaluation.monitor, state, workers
-        self._is_watched = early_stopping.matters(conf)
+        self._is_watched = schedule.matters(conf)
         self._watch = watch
         # A trial of a search has the passes of the search, and days have theirs.
         self._goes_on = conf.evaluation.test and not daily(conf)
@@ -171,7 +285,7 @@ def figures(current: PassUnderWay, workers: Workers) -> dict[str, str]:
         "loss": f"{sums.loss:.4f}",
         **({"auc": shown(sums.area(), 4)} if sums.classes else {}),
         "rows": f"{total_rows(tables):,} ({size(total_bytes(tables))})",
-        **eviction.totals(workers.model.layout, tables),
+        **row_life.totals(workers.model.layout, tables),
         # The share of the time that was spent waiting for data; the rest was spent in steps.
         "waited": f"{min(current.batches.seconds_waited / seconds, 1):.0%}",
         **({} if current.rate_factor == 1 else {"rate": f"× {current.rate_factor:.4g}"}),
@@ -188,7 +302,7 @@ class Recorder:
         log: Log,
         stopwatch: Stopwatch,
         watch: WorkerWatch,
-        event_files: EventFiles | None,
+        event_files: EventFile | None,
     ) -> None:
         self._state, self._workers, self._watch = state, workers, watch
         self._log, self._stopwatch, self._event_files = log, stopwatch, event_files
@@ -246,7 +360,7 @@ class Recorder:
             scalars = {f"train/{key}": value for key, value in values.items() if value is not None}
             self._event_files.scalars(self._state.steps, scalars | self._watch.scalars)
 
-    def _write_events(self, event_files: EventFiles, event: Event) -> None:
+    def _write_events(self, event_files: EventFile, event: Event) -> None:
         steps = self._state.steps
         match event:
             case events.DayLooked(record=record) if record.before is not None:
@@ -262,3 +376,42 @@ class Recorder:
 def logged(steps: int, earlier: int) -> bool:
     """Whether the steps after `earlier` get a line in log.jsonl: first every 10th, later fewer."""
     return is_crossed(10 if steps <= 1000 else 100 if steps <= 10_000 else 1000, earlier, steps)
+
+
+class Profiler:
+    """Writes a profile of the steps from the first to the last of `steps`, counted from 1."""
+
+    def __init__(self, output: str, steps: Sequence[int], state: RunState, claims: Claims) -> None:
+        """`claims` records the names of the files before they are written."""
+        self._url = files.join(output, TENSORBOARD)
+        self._first, self._last = steps
+        self._state, self._claims = state, claims
+        self._looked_at = state.steps
+        self._folder: files.TemporaryFolder | None = None  # while the profiler runs
+
+    def see(self, event: events.Event) -> None:
+        """Start or stop the profiler."""
+        match event:
+            case events.BetweenSteps() if self._is_due():
+                self._folder = files.TemporaryFolder("profile")
+                with files.translated(self._url, "written"):
+                    tf.profiler.experimental.start(self._folder.name)
+            case events.StepDone() if self._state.steps >= self._last:
+                self.close()
+
+    def _is_due(self) -> bool:
+        earlier, self._looked_at = self._looked_at, self._state.steps + 1
+        return earlier < self._first <= self._looked_at
+
+    def close(self) -> None:
+        """Write the profile of the steps so far, if the profiler runs."""
+        if self._folder is None:
+            return
+        folder, self._folder = self._folder, None
+        with files.translated(self._url, "written"):
+            tf.profiler.experimental.stop()
+        root = Path(folder.name, "plugins")
+        names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
+        self._claims.add([f"{TENSORBOARD}/{name}" for name in names])
+        files.upload_folder(root, files.join(self._url, "plugins"))
+        folder.cleanup()

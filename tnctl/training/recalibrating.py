@@ -14,7 +14,7 @@ from tnctl.progress import say
 from tnctl.schema import AUTO, Conf
 from tnctl.training.report.page import FIGURES, in_words
 from tnctl.training.report.report_document import RecalibratedHead
-from tnctl.training.run_log import Log
+from tnctl.training.run_folder import Log
 from tnctl.training.state import RunState
 
 SHARE_OF_DAY = 0.15  # of what would have been best for a day

@@ -1,38 +1,46 @@
-"""What a run is resumed from: its newest whole checkpoint, if conf and data are the same."""
+"""Which checkpoint a run goes on from: its newest whole one, or one that it goes back to."""
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tnctl import files, manifest
-from tnctl.checkpoint import dense_file
+from tnctl import files, manifest, ownership
+from tnctl.checkpoint import dense_file, listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import (
     Checkpoint,
-    differing_keys,
     name_of,
     newest_first,
     open_checkpoint,
     split,
 )
-from tnctl.data.batch_sizes import as_saved
+from tnctl.checkpoint.listing import Stored
 from tnctl.data.day_records import Fingerprint
-from tnctl.data.days import conf_of_day, daily
+from tnctl.data.days import calendar, conf_of_day
 from tnctl.data.sources import Source
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
+from tnctl.ownership import CHECKPOINT, RUN, Claims
 from tnctl.progress import say
-from tnctl.saved_conf import conf_to_json
-from tnctl.schema import AUTO, Conf
-from tnctl.training import early_stopping, pass_sums, run_folder
-from tnctl.training.pass_position import FROM_SCRATCH
-from tnctl.training.run_folder import NOT_COMPARED
-from tnctl.training.state import RunState
+from tnctl.schema import Conf
+from tnctl.training import run_folder, schedule
+from tnctl.training.plan import nothing_whole
+from tnctl.training.run_folder import (
+    LOG,
+    PAGE,
+    REPORT,
+    ROLLED_BACK,
+    TENSORBOARD,
+    Log,
+    finished,
+    refuse_no_folders,
+)
+from tnctl.training.state import FROM_SCRATCH, RunState, saved_sums
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.model.building import Model
@@ -42,124 +50,39 @@ WAY_ON = (
     "go back to a checkpoint at the end of a pass (tnctl checkpoint list, tnctl rollback), or "
     f"{FROM_SCRATCH}"
 )
-
-
-def start(conf: Conf) -> Checkpoint | None:
-    """The checkpoint to resume from, or None for a new run.
-
-    A run may go on with more passes than it was begun with. Raises UserError when the folder has a
-    run of another conf.
-    """
-    # A run that was started warm is resumed without warm.start too.
-    skipped = NOT_COMPARED if conf.warm.start else {*NOT_COMPARED, "warm"}
-    damage: DamagedError | None = None
-    passed_over = False
-    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
-        try:
-            checkpoint = open_checkpoint(folder)
-            saved = checkpoint.conf()
-            differing = differing_keys(conf_to_json(as_saved(conf, saved)), saved)
-        except DamagedError as error:
-            say(str(error))
-            damage = damage or error
-            continue
-        if "train.epochs" in differing and is_given_more_passes(conf, checkpoint):
-            differing.remove("train.epochs")
-        if differing := [key for key in differing if not {key, key.split(".")[0]} & skipped]:
-            raise UserError(
-                f"{conf.output} has a run of another conf; these keys differ: "
-                f"{', '.join(differing)}. Choose another output, or {FROM_SCRATCH}"
-            )
-        if lacks_last_step(conf, checkpoint):
-            passed_over = True
-            continue
-        return checkpoint
-    if damage is not None:
-        raise nothing_whole(conf.output, damage)
-    if passed_over:
-        raise Failure(
-            f"{conf.output} kept the best model of its run, and no checkpoint from which training "
-            f"could go on. Choose another output, or {FROM_SCRATCH}"
-        )
-    return None
-
-
-def has_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether a run goes on with more passes than it was begun with: not one that stopped early."""
-    patience = conf.evaluation.patience
-    stopped_early = (
-        checkpoint.manifest.finished
-        and patience is not None
-        and checkpoint.manifest.metrics.watch.without >= patience
-    )
-    return not stopped_early and is_given_more_passes(conf, checkpoint)
-
-
-def is_given_more_passes(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether a conf has more passes than the run of a checkpoint was begun with.
-
-    Training by days goes on with each new day, and with as many passes as before.
-    """
-    saved = checkpoint.conf()["train"]["epochs"]
-    if saved == conf.train.epochs or daily(conf):
-        return False
-    # A run that was begun with auto has those that it has trained.
-    return conf.train.most_passes > (checkpoint.position.epoch if saved == AUTO else saved)
-
-
-def lacks_last_step(conf: Conf, checkpoint: Checkpoint) -> bool:
-    """Whether more passes cannot begin at a checkpoint: it has the best model, of an earlier step.
-
-    They begin at the one before then.
-    """
-    manifest = checkpoint.manifest
-    return checkpoint.step < manifest.steps_trained and has_more_passes(conf, checkpoint)
-
-
-def _is_whole_best(conf: Conf, folder: str) -> bool:
-    """Whether a checkpoint that `start` has passed over is not damaged."""
-    try:
-        return lacks_last_step(conf, open_checkpoint(folder))
-    except DamagedError:
-        return False
-
-
-def nothing_whole(output: str, damage: DamagedError) -> Failure:
-    return Failure(
-        f"{output} has no checkpoint that is whole: {damage.what}. Copy one there from elsewhere, "
-        f"or {FROM_SCRATCH}"
-    )
+NAMED = 20  # checkpoints that an error lists
 
 
 def load_newest(
-    conf: Conf, checkpoint: Checkpoint, load: Callable[[Checkpoint, Conf], "Model"]
+    conf: Conf,
+    checkpoint: Checkpoint,
+    load: Callable[[Checkpoint, Conf], "Model"],
+    damaged: Sequence[str] = (),
 ) -> "tuple[Checkpoint, Model]":
     """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
     When its files are damaged the one before is taken, and so on, and that is reported; those that
-    are passed over are moved to `damaged` under the output. Raises Failure when none is left, or
-    when data has changed in the middle of which training was stopped.
+    are passed over, and newer ones that are `damaged`, are moved to `damaged` under the output.
+    Raises Failure when none is left, or when data has changed in the middle of which training was
+    stopped.
     """
     damage: DamagedError | None = None
-    passed: list[str] = []
+    passed = list(damaged)
     for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
-        # Newer ones have a damaged manifest or conf, as `start` found.
         if folder <= checkpoint.folder:
             try:
                 candidate = open_checkpoint(folder)
                 check_data(conf, candidate)
-                pass_sums.read(candidate, classes=True)  # damage must be found before `passed` is
+                saved_sums(candidate, classes=True)  # damage must be found before `passed` is
                 model = load(candidate, conf)
             except DamagedError as error:
                 say(str(error))
                 damage = damage or error
             else:
-                for damaged in passed:
-                    set_aside(conf.output, damaged)
+                for unusable in passed:
+                    set_aside(conf.output, unusable)
                 return candidate, model
-        elif _is_whole_best(conf, folder):
-            continue
-        passed.append(folder)
+            passed.append(folder)
     assert damage is not None
     raise nothing_whole(conf.output, damage)
 
@@ -228,13 +151,16 @@ def _in_words(fingerprint: Fingerprint | None) -> str:
     return words if modified is None else f"{words}, modified {modified}"
 
 
-def state_of(conf: Conf, checkpoint: Checkpoint) -> RunState:
-    """The state of a run that is resumed; the best model is one whose checkpoint is still there."""
+def state_of(conf: Conf, checkpoint: Checkpoint, more: bool) -> RunState:
+    """The state of a run that is resumed, with `more` passes than it was begun with.
+
+    The best model is one whose checkpoint is still there.
+    """
     state = RunState.restored(checkpoint, conf.train.loss)
-    if state.trained and has_more_passes(conf, checkpoint):
+    if state.trained and more:
         state.trained, state.recalibrated = False, None
     stopping, lost = state.stopping, state.stopping.best_step
-    if not early_stopping.keeps_best(conf) or state.trained or stopping.best is None:
+    if not schedule.keeps_best(conf) or state.trained or stopping.best is None:
         return state
     if newest_whole(conf.output, lost, names_of_chain(checkpoint.folder)) is None:
         stopping.best, stopping.best_step = None, 0
@@ -289,3 +215,86 @@ def names_of_chain(folder: str) -> set[str]:
         return {link.name for link in open_checkpoint(folder).chain()}
     except Failure:
         return set()
+
+
+def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint of a step, or of the end of a day, and where the later ones are now.
+
+    The run is then as it was when that checkpoint was saved. If this is interrupted, the same call
+    completes it; training would resume from the newest checkpoint that is left. Raises UserError
+    when there is no such checkpoint, or when a file of the run was changed, Failure when a later
+    checkpoint cannot be moved, and while another process trains into the output.
+    """
+    if not files.list_folder(files.join(output, CHECKPOINTS)):
+        raise Failure(f"{output} has no checkpoint. Give the output of a run")
+    with files.locked(output):
+        refuse_no_folders(output)
+        checkpoints = listing.stored(files.join(output, CHECKPOINTS))
+        target, content = _meant(output, checkpoints, step, day)
+        later = [entry for entry in checkpoints if entry.name > target.name]
+        for entry in later:
+            if entry.complete and files.is_link(entry.folder):
+                raise _stays(entry.folder, "is a symbolic link")
+        claims = Claims(output, RUN)
+        claims.add([LOG, REPORT, PAGE])
+        report = finished(output)
+        if report is None or files.join(output, report.checkpoint) != target.folder:
+            # First: a run without a report is one to be trained, whatever is done of the rest.
+            for name in (REPORT, PAGE):
+                files.remove_file(files.join(output, name))
+        moved = [_moved(output, entry) for entry in reversed(later) if entry.complete]
+        for entry in later:
+            ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
+        Log(output, content.manifest.metrics.log_lines)
+        if files.list_folder(files.join(output, TENSORBOARD)):
+            from tnctl.training.tensorboard import EventFile
+
+            EventFile(output, content.manifest.steps_trained, claims).close()
+        return content, moved
+
+
+def _moved(output: str, entry: Stored) -> str:
+    """Where a checkpoint is after it is set aside."""
+    to = run_folder.set_aside(output, entry.folder, ROLLED_BACK)
+    if to is None:
+        raise _stays(entry.folder, "has no file of which something says that tnctl wrote it")
+    return to
+
+
+def _stays(folder: str, why: str) -> Failure:
+    return Failure(f"{folder} {why}, and is not moved. Move it away, and run the command again")
+
+
+def _meant(
+    output: str, checkpoints: Sequence[Stored], step: int | None, day: str | None
+) -> tuple[Stored, Checkpoint]:
+    """The newest usable checkpoint of a step, or of the end of a day. Raises UserError."""
+    usable = [entry for entry in checkpoints if entry.problem is None]
+    if not usable:
+        raise Failure(f"{output} has no usable checkpoint: {checkpoints[-1].problem}")
+    for entry in reversed(usable):
+        is_meant = entry.step == step if day is None else is_same(ended_day(entry), day)
+        if is_meant and entry.manifest is not None:
+            return entry, Checkpoint(entry.folder, entry.manifest)
+    what = f"of step {step:,}" if day is None else f"of the end of day {day}"
+    kept = ", ".join(map(in_words, usable[-NAMED:]))
+    older = f"{len(usable) - NAMED:,} older ones, " if len(usable) > NAMED else ""
+    raise UserError(f"{output} has no checkpoint {what}. It has {older}{kept}")
+
+
+def ended_day(entry: Stored) -> str:
+    """The last whole day that a checkpoint was trained on; empty in the middle of one."""
+    days = () if entry.manifest is None else entry.manifest.days
+    return days[-1].day if days and days[-1].last_step is not None else ""
+
+
+def is_same(day: str, other: str) -> bool:
+    """Whether two names are of one day, as 2024-01-31 and 20240131 are."""
+    return (calendar(day) or day) == (calendar(other) or other)
+
+
+def in_words(entry: Stored) -> str:
+    """A checkpoint by its step and day."""
+    if entry.day is None:
+        return f"step {entry.step:,}"
+    return f"step {entry.step:,} ({'end of' if ended_day(entry) else 'in'} {entry.day})"

@@ -19,7 +19,7 @@ from tnctl.data.sources import Source
 from tnctl.data.statistics import Statistics
 from tnctl.data.windows import windows
 from tnctl.schema import Conf, RowLife, Slot
-from tnctl.training import eviction
+from tnctl.training import row_life
 
 WINDOW_ROWS = 8192
 LEAST_VALUES = 100  # of which a rule is taken
@@ -220,7 +220,7 @@ def admitted(
     makes_row = occurrence == life.admission.after - 1
     if life.admission.probability < 1:  # the schema allows only one of both rules
         makes_row = np.random.default_rng(seed).random(len(ids)) < life.admission.probability
-        makes_row |= occurrence >= eviction.MOST_COUNTED  # more the table's counters cannot hold
+        makes_row |= occurrence >= row_life.MOST_COUNTED  # more the table's counters cannot hold
     candidates = np.where(makes_row, occurrence, len(ids))
     first = np.minimum.reduceat(candidates, starts) if len(ids) else candidates
     admits = first < len(ids)

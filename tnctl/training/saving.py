@@ -13,9 +13,9 @@ from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, events, recalibrating, resuming
+from tnctl.training import events, recalibrating, resuming, schedule
 from tnctl.training.observers import Stopwatch
-from tnctl.training.run_log import Log
+from tnctl.training.run_folder import Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
@@ -72,7 +72,7 @@ class Checkpoints:
             case events.StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
                 self.saver.check()
             case events.Evaluated(is_best=is_best):
-                self._best_is_due = is_best and early_stopping.keeps_best(self._conf)
+                self._best_is_due = is_best and schedule.keeps_best(self._conf)
             case events.DayStarts(conf=conf) if self._conf.data.source("validation") is None:
                 self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
             case events.PassEnds(is_last=False) | events.DayEnds(is_last=False):
@@ -81,7 +81,7 @@ class Checkpoints:
                 self.save_when_interrupted()
 
     def _save_if_due(self) -> None:
-        """Save if so many steps or minutes have passed, or the model is the best so far."""
+        """Save if steps or minutes make it due, or the model is the best so far."""
         every, steps = self._conf.save.every_steps, self._state.steps
         is_due = every is not None and is_crossed(every, self._looked_at, steps)
         self._looked_at = steps
@@ -124,7 +124,7 @@ class Checkpoints:
     def save_last(self) -> None:
         """The last checkpoint of a run, of the model that is kept."""
         stopping, best = self._state.stopping, self._state.stopping.best_step
-        keeps_last = not early_stopping.keeps_best(self._conf) or stopping.best is None
+        keeps_last = not schedule.keeps_best(self._conf) or stopping.best is None
         if keeps_last or best == self._state.steps:
             self._complete_model()
             self.save()
@@ -147,7 +147,7 @@ class Checkpoints:
     def _complete_model(self) -> None:
         """Lines of the log about the model that the run ends with, which is recalibrated if due."""
         state = self._state
-        if early_stopping.keeps_best(self._conf):
+        if schedule.keeps_best(self._conf):
             timing = {"seconds": round(self._stopwatch.seconds(), 3)}
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
         if recalibrating.is_wanted(self._conf) and not daily(self._conf):

@@ -1,14 +1,121 @@
-"""The factor of all learning rates: a function of the steps done, and of plateaus."""
+"""How long a run trains, and how fast: the best evaluation, the last pass, learning rates."""
 
 import math
+from dataclasses import dataclass
 
 from tnctl.data.days import daily
-from tnctl.errors import refuse_if
-from tnctl.schema import Conf, Schedule
+from tnctl.errors import UserError, refuse_if
+from tnctl.evaluation.metrics import METRICS
+from tnctl.schema import AUTO, Conf, Evaluation, Schedule, Train
+
+# Of a pass, with train.epochs=auto: above the first the second pass is tried for a tenth of its
+# steps, above the second there is none.
+MANY_ROWS, MOST_ROWS_AGAIN = 3_000_000, 100_000_000
+TRIED = 10
+
+
+@dataclass
+class EarlyStopping:
+    """The monitored metric over the evaluations of a run. Checkpoints keep all of it."""
+
+    best: float | None = None
+    """the best value so far"""
+    best_step: int = 0
+    """the steps done when it was measured"""
+    without: int = 0
+    """evaluations since the best, for stopping"""
+    flat: int = 0
+    """evaluations without a better value since the last reduction"""
+    plateau: float = 1.0
+    """the factor of the learning rates after all reductions"""
+
+    def judge(self, evaluation: Evaluation, schedule: Schedule, value: float, steps: int) -> bool:
+        """Record the value of an evaluation after `steps`; True when it is the best so far.
+
+        Better is better by at least min_delta, and an equal value never is. NaN is never better.
+        """
+        sign = 1 if METRICS[evaluation.monitor].greater_is_better else -1
+        gain = math.inf if self.best is None else sign * (value - self.best)
+        if gain >= max(evaluation.min_delta, math.ulp(0.0)) and not math.isnan(value):
+            self.best, self.best_step = value, steps
+            self.without = self.flat = 0
+            return True
+        self.without += 1
+        self.flat += 1
+        if schedule.name == "plateau" and self.flat >= schedule.patience:
+            self.plateau, self.flat = max(self.plateau * schedule.reduce, schedule.end), 0
+        return False
+
+    def give_up(self, evaluation: Evaluation) -> None:
+        """Let training end here, as after `patience` evaluations that were not better."""
+        self.without = max(self.without, evaluation.patience or 0)
+
+    def stops(self, patience: int | None) -> bool:
+        """Whether training ends here: `patience` evaluations in a row were not better."""
+        return patience is not None and self.without >= patience
+
+
+def passes_end(train: Train, passes: int, rows: int, *, of_day: bool) -> bool:
+    """Whether after `passes` over `rows`, of a day or all, there is none whatever happens."""
+    if train.epochs == AUTO and (of_day or rows > MOST_ROWS_AGAIN):
+        return True
+    return passes >= train.most_passes
+
+
+def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:
+    """Whether the pass after `passes` ends at its first evaluation if that is not better.
+
+    Models of clicks may collapse as soon as they see their rows again, at the beginning of the
+    second pass (Zhang et al., Towards Understanding the Overfitting Phenomenon of Deep
+    Click-Through Rate Prediction Models, CIKM 2022), and with many rows a pass takes long.
+    """
+    return train.epochs == AUTO and passes == 1 and rows >= MANY_ROWS
+
+
+def keeps_best(conf: Conf) -> bool:
+    """Whether a run ends with the model of its best evaluation, not of its last step."""
+    keep = conf.evaluation.keep
+    if keep == "auto":
+        return conf.data.source("validation") is not None and not daily(conf)
+    return keep == "best"
+
+
+def matters(conf: Conf) -> bool:
+    """Whether a conf asks for something that the monitored metric decides."""
+    return (
+        conf.evaluation.patience is not None
+        or (conf.train.epochs == AUTO and not daily(conf))
+        or conf.evaluation.keep == "best"
+        or conf.optimizer.schedule.name == "plateau"
+    )
 
 
 def check(conf: Conf) -> None:
-    """Refuse a schedule within days where a day's rows are not known. Raises UserError."""
+    """Refuse evaluations and schedules that can have no effect. Raises UserError."""
+    evaluation = conf.evaluation
+    if daily(conf) and matters(conf):
+        raise UserError(
+            "evaluation.patience, keep=best and schedule.name=plateau go by one set of data, and "
+            "with {day} in data.train the newest day counts. Leave them out: every day is "
+            "evaluated before it is trained"
+        )
+    needs_validation = matters(conf) or evaluation.every_steps is not None
+    if needs_validation and conf.data.source("validation") is None:
+        raise UserError(
+            "evaluation.every_steps, patience, keep=best, schedule.name=plateau and "
+            "train.epochs=auto need data.validation, which is not given. Give "
+            "data.validation=FILES, or a share of data.train: data.split.validation=0.1"
+        )
+    if conf.train.epochs == AUTO and not daily(conf) and evaluation.patience is None:
+        raise UserError(
+            "train.epochs=auto trains until evaluation.patience evaluations were not better, and "
+            "patience is not given. Give evaluation.patience=2"
+        )
+    if conf.train.loss.name == "mse" and evaluation.monitor in ("logloss", "ne"):
+        raise UserError(
+            f"evaluation.monitor={evaluation.monitor} does not exist with train.loss.name=mse. "
+            "Take evaluation.monitor=mse"
+        )
     if conf.optimizer.schedule.name == "day":
         refuse_if(
             not daily(conf),

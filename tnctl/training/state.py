@@ -1,11 +1,17 @@
-"""The state of a run: everything that a checkpoint keeps of training, beside the model."""
+"""Where training is: all that a checkpoint keeps of a run beside the model, and its pass."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import io
+import math
+import zipfile
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from tnctl.checkpoint.chain import Checkpoint
+from tnctl import files
+from tnctl.checkpoint.chain import EXTRA, Checkpoint
 from tnctl.checkpoint.document import (
     Clock,
     Epoch,
@@ -17,14 +23,145 @@ from tnctl.checkpoint.document import (
     evaluation_at,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine
+from tnctl.data import units
+from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import DayRecord, Fingerprint
-from tnctl.schema import Loss
-from tnctl.training import pass_sums
-from tnctl.training.early_stopping import EarlyStopping
-from tnctl.training.pass_sums import PassSums
+from tnctl.data.sources import Source
+from tnctl.data.unit_records import (
+    WHOLE,
+    Progress,
+    Remainder,
+    Unit,
+    UnitsProgress,
+    UnitsRecord,
+    dealt,
+    remaining,
+)
+from tnctl.manifest import DamagedError
+from tnctl.schema import Conf, Loss
+from tnctl.tables import StreamingAuc
+from tnctl.training.schedule import EarlyStopping
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.checkpoint.staging import Contents
+
+RUNNING = "running"  # of the checkpoint's extra file
+BINS = 65_536  # of the logit
+# What is saved: numpy's type, and shape.
+ARRAYS: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+    "clicks": (np.dtype("<u8"), (BINS,)),
+    "others": (np.dtype("<u8"), (BINS,)),
+    "examples": (np.dtype("<i8"), (2,)),
+    "losses": (np.dtype("<f8"), (2,)),
+}
+FROM_SCRATCH = "overwrite=true to train from scratch"
+
+
+@dataclass
+class PassSums:
+    """Sums over the steps of a pass, of predictions made before each update."""
+
+    classes: bool
+    """whether labels are classes: of other numbers there is no AUC"""
+    examples: int = 0
+    losses: float = 0.0
+    """loss times examples"""
+    since_examples: int = 0
+    """the same two since the last line of the log"""
+    since_losses: float = 0.0
+    auc: StreamingAuc = field(default_factory=StreamingAuc)
+    fractions: bool = False
+    """whether this process has seen a label between 0 and 1"""
+
+    def add(self, loss: float, logits: Any, labels: Any) -> None:
+        """Add a step: its mean loss, logits and labels float32 [B] of the main head."""
+        if self.classes:
+            self.auc.update(np.ascontiguousarray(logits), np.ascontiguousarray(labels))
+            self.fractions = self.fractions or bool((labels % 1).any())
+        self.losses += loss * len(logits)
+        self.since_losses += loss * len(logits)
+        self.examples += len(logits)
+        self.since_examples += len(logits)
+
+    @property
+    def loss(self) -> float:
+        return self.losses / max(self.examples, 1)
+
+    def area(self) -> float | None:
+        """The AUC so far; None where labels are no classes, or of one class only."""
+        return self.auc.result() if self.classes else None
+
+    @property
+    def only_label(self) -> int | None:
+        """The label of all examples so far, 0 or 1; None where they have several."""
+        clicks, others = (bool(counts.any()) for counts in self.auc.counts)
+        return None if self.fractions or clicks == others else int(clicks)
+
+    def loss_since(self) -> float:
+        """The mean loss since the last call."""
+        loss = self.since_losses / max(self.since_examples, 1)
+        self.since_losses, self.since_examples = 0.0, 0
+        return loss
+
+    def to_bytes(self) -> bytes:
+        """All sums, exactly: a .npz of numpy. docs/formats/checkpoint.md."""
+        clicks, others = self.auc.counts
+        stream = io.BytesIO()
+        np.savez_compressed(
+            stream,
+            clicks=clicks,
+            others=others,
+            examples=np.array([self.examples, self.since_examples], np.int64),
+            losses=np.array([self.losses, self.since_losses], np.float64),
+        )
+        return stream.getvalue()
+
+    def fill(self, data: bytes) -> None:
+        """Continue from what `to_bytes` gave. Raises ValueError when it is something else."""
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                arrays = {name: _array(archive, name) for name in ARRAYS}
+        except Exception as error:
+            # zipfile, zlib and numpy raise errors of many types.
+            raise ValueError(f"no running figures: {error}") from error
+        if (arrays["examples"] < 0).any() or not np.isfinite(arrays["losses"]).all():
+            raise ValueError("no running figures: examples below 0, or losses that are not finite")
+        for counts, name in zip(self.auc.counts, ("clicks", "others"), strict=True):
+            counts[:] = arrays[name]
+        self.examples, self.since_examples = (int(count) for count in arrays["examples"])
+        self.losses, self.since_losses = (float(loss) for loss in arrays["losses"])
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of a .npz. Raises ValueError unless it has the type and shape that it must have."""
+    dtype, shape = ARRAYS[name]
+    with archive.open(f"{name}.npy") as member:
+        np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0(member)
+        size = dtype.itemsize * math.prod(shape)
+        content = member.read(size + 1)
+    if header != (shape, False, dtype) or len(content) != size:
+        raise ValueError(f"{name} should be {dtype} {list(shape)}")
+    return np.frombuffer(content, dtype)
+
+
+def saved_sums(checkpoint: Checkpoint, classes: bool) -> PassSums | None:
+    """The running figures of a checkpoint; None where none were saved. Raises DamagedError."""
+    data = checkpoint.extra(RUNNING)
+    if data is None:
+        return None
+    sums = PassSums(classes)
+    try:
+        sums.fill(data)
+    except ValueError as error:
+        what = f"{files.join(checkpoint.folder, f'{EXTRA}/{RUNNING}')} has {error}"
+        raise DamagedError(checkpoint.folder, what, "Take another checkpoint") from error
+    return sums
+
+
+def has_classes(loss: Loss) -> bool:
+    """Whether labels are classes: for other numbers there is no AUC."""
+    return loss.name != "mse"
 
 
 @dataclass
@@ -74,7 +211,7 @@ class RunState:
                 warm=self.warm,
                 log_lines=log_lines,
             ),
-            extras={} if self.sums is None else {pass_sums.NAME: self.sums.to_bytes()},
+            extras={} if self.sums is None else {RUNNING: self.sums.to_bytes()},
             # Copies: they are written while training continues.
             data=tuple(self.data),
             days=tuple(self.days),
@@ -92,7 +229,7 @@ class RunState:
             days=checkpoint.days,
             clock_days=list(checkpoint.clock.days),
             stopping=EarlyStopping(**vars(metrics.watch)),
-            sums=pass_sums.read(checkpoint, pass_sums.has_classes(loss)),
+            sums=saved_sums(checkpoint, has_classes(loss)),
             data=checkpoint.data,
             warm=metrics.warm,
             trained=manifest.finished,
@@ -105,7 +242,7 @@ class RunState:
 
     @property
     def model_step(self) -> int:
-        """The step of the model: with evaluation.keep=best that of the best one, at the end."""
+        """The step of the model: with evaluation.keep=best the best one's, at the end."""
         return self.stopping.best_step if self.best_is_loaded else self.steps
 
     @property
@@ -115,7 +252,7 @@ class RunState:
 
     @property
     def evaluated(self) -> dict[str, JsonValue] | None:
-        """The same before recalibration."""
+        """The metrics of the model on data.validation before recalibration."""
         evaluation = evaluation_at(self.evaluations, self.model_step)
         return None if evaluation is None else evaluation.validation
 
@@ -123,3 +260,68 @@ class RunState:
     def first_step(self) -> int:
         """The steps before this run: of the checkpoint of a warm start, else 0."""
         return 0 if self.warm is None else self.warm.step
+
+
+class PassPosition:
+    """The position of a pass that several workers share, or one trains alone.
+
+    A pass that begins is cut for the workers that there are; one that is resumed keeps its units,
+    whatever the number of workers. One worker does not cut it.
+    """
+
+    def __init__(self, conf: Conf, start: Position, workers: int, skipped: Skipped) -> None:
+        """`start` is where the pass begins or is resumed.
+
+        `skipped` gets the rows that could not be read in the units that are done. Raises `Failure`
+        when the data is not cut into the units of `start` any more, or cannot be listed.
+        """
+        self._start, self._workers, self._skipped = start, workers, skipped
+        self._window, self._offset = start.window, start.offset
+        self._units: UnitsProgress | None = None
+        self.remainders = [Remainder(WHOLE, start.window, start.offset)]
+        """what is left of the pass: units that were begun, then the others"""
+        record: UnitsRecord | None = start.units
+        cut: list[Unit] | None = None
+        if record is not None:
+            cut = units.units_again(Source(conf, "train"), record, FROM_SCRATCH)
+            skipped.add(record.skipped, "it was before training was resumed")
+        elif workers > 1 and not start.window and not start.offset:
+            cut = units.units_of(Source(conf, "train"), workers)
+            record = units.record_of(cut, workers)
+        if cut is not None and record is not None:
+            self._units = UnitsProgress(record)
+            self.remainders = remaining(cut, record)
+
+    def dealt(self) -> list[list[Remainder]]:
+        """The remainders of each worker, in the order in which it trains them."""
+        return dealt(self.remainders, self._workers)
+
+    def add(self, progress: Progress) -> None:
+        """Take in what a worker trained."""
+        if self._units is None:
+            self._window, self._offset = progress.window, progress.offset
+        else:
+            self._units.add(progress)
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether not one row of the pass was trained."""
+        position = self.position
+        units = position.units
+        in_units = units is not None and (units.done or units.open)
+        return not (position.window or position.offset or in_units)
+
+    def report_skipped(self) -> None:
+        """Say how many rows were left out, at the end of a pass that is cut into units.
+
+        Of a split that is not cut its reader says it.
+        """
+        if self._units is not None:
+            self._skipped.report()
+
+    @property
+    def position(self) -> Position:
+        """The position after all that was added."""
+        if self._units is None:
+            return replace(self._start, window=self._window, offset=self._offset)
+        return replace(self._start, units=self._units.record())

@@ -13,9 +13,8 @@ from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model import layers
 from tnctl.model.aliases import tensor_over
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model, batch_norms
-from tnctl.model.parameters import Gradients, LocalParameters, Parameters
+from tnctl.model.parameters import Buffers, Gradients, Parameters
 from tnctl.schema import Loss
 from tnctl.tables import NotFiniteError, aligned
 
@@ -47,11 +46,11 @@ class SeenLabels:
         self.lowest = np.minimum(self.lowest, labels.min(axis=0))
         self.highest = np.maximum(self.highest, labels.max(axis=0))
 
-    def only(self, place: int) -> float | None:
-        """The value of a label, by its place, in all rows; None where it has several."""
-        if not self.rows or self.lowest[place] != self.highest[place]:
+    def only(self, column: int) -> float | None:
+        """The value of a label, by its column, in all rows; None where it has several."""
+        if not self.rows or self.lowest[column] != self.highest[column]:
             return None
-        return float(self.lowest[place])
+        return float(self.lowest[column])
 
 
 class TrainingStep:
@@ -71,7 +70,7 @@ class TrainingStep:
     ) -> None:
         """`steps` were trained before. Workers of other ranks draw other random numbers."""
         self.model = model
-        self.parameters = LocalParameters(model) if parameters is None else parameters
+        self.parameters = Parameters(model) if parameters is None else parameters
         self.parameters.steps = steps
         self.rate_factor = 1.0
         self.labels = SeenLabels()
@@ -185,8 +184,8 @@ def total_loss(loss: Loss, weights: list[float], labels: Any, logits: Any, examp
     added over the labels.
     """
     parts = []
-    for number, weight in enumerate(weights):
-        of_examples = losses(loss, labels[:, number], logits[:, number])
+    for column, weight in enumerate(weights):
+        of_examples = losses(loss, labels[:, column], logits[:, column])
         if examples is not None:
             of_examples *= examples
         mean = tf.reduce_mean(of_examples)

@@ -1,35 +1,85 @@
-"""TensorBoard files of a run: scalars, histograms, tables, the graph, and a profile of steps."""
+"""TensorBoard's event files of a run: scalars, histograms, tables, and the graph.
 
-from collections.abc import Sequence
+TensorFlow is imported for a graph only.
+"""
+
+import os
+import re
+import socket
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
 from numpy.typing import NDArray
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.histogram import summary_v2 as histograms
-from tensorboard.plugins.scalar import summary_v2 as scalars
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
 from tnctl.model.building import Model
 from tnctl.ownership import Claims
-from tnctl.training import events
-from tnctl.training.event_file import EventFile
 from tnctl.training.run_folder import TENSORBOARD
-from tnctl.training.state import RunState
+
+if TYPE_CHECKING:
+    from tnctl.model.building import Model
 
 ROWS_SAMPLED = 1 << 14
 
 
-class EventFiles(EventFile):
-    """Writes what happens in training."""
+class EventFile:
+    """Writes an event file into `tensorboard` under the output of a run.
+
+    It is appended to a local file; for another storage to one in a temporary folder, which is
+    copied at each `flush`.
+    """
+
+    def __init__(self, output: str, steps: int, claims: Claims) -> None:
+        """Events of an earlier process after `steps` no longer count.
+
+        `claims` records the name of the file before it is written.
+        """
+        self._url = files.join(output, TENSORBOARD)
+        local = files.local_path(self._url)
+        self._spool = files.TemporaryFolder("tensorboard") if local is None else None
+        folder = local if self._spool is None else Path(self._spool.name)
+        assert folder is not None
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+        name = f"events.out.tfevents.{time.time():.6f}.{host}.{os.getpid()}"
+        claims.add([f"{TENSORBOARD}/{name}"])
+        with files.translated(self._url, "written"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = RecordWriter((folder / name).open("ab"))
+        # The first event of a file names its version; a restart drops what comes after its step.
+        self.add(Event(file_version="brain.Event:2"), 0)
+        self.add(Event(session_log=SessionLog(status=SessionLog.START)), steps + 1)
+
+    def flush(self) -> None:
+        """Make all events so far visible in the output."""
+        with files.translated(self._url, "written"):
+            self._writer.flush()
+        if self._spool is not None:
+            files.upload_folder(self._spool.name, self._url)
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
+        if self._spool is not None:
+            files.upload_folder(self._spool.name, self._url)
+            self._spool.cleanup()
+
+    def add(self, event: Any, steps: int) -> None:
+        """Write an event that happened after `steps`."""
+        event.step, event.wall_time = steps, time.time()
+        with files.translated(self._url, "written"):
+            self._writer.write(event.SerializeToString())
 
     def scalars(self, steps: int, values: dict[str, float]) -> None:
         """Write numbers, by their tags such as `train/loss`."""
         for tag, value in values.items():
-            self._summary(steps, scalars.scalar_pb(tag, value))
+            self._summary(steps, scalar_pb(tag, value))
 
     def metrics(self, steps: int, metrics: dict[str, Any], name: str = "validation") -> None:
         """Write an evaluation's metrics that are numbers, of other heads under their names."""
@@ -44,7 +94,7 @@ class EventFiles(EventFile):
             }
             self.scalars(steps, numbers)
 
-    def weights(self, steps: int, model: Model) -> None:
+    def weights(self, steps: int, model: "Model") -> None:
         """Write histograms of every dense weight, and of the norms of each table's embeddings."""
         for name, weights in zip(model.variable_names, model.dense.weights, strict=True):
             self._histogram(steps, f"dense/{name}", weights)
@@ -53,8 +103,10 @@ class EventFiles(EventFile):
                 _, norms = sampled_norms(table, ROWS_SAMPLED)
                 self._histogram(steps, f"norms/{layout.name}", norms)
 
-    def graph(self, model: Model) -> None:
+    def graph(self, model: "Model") -> None:
         """Write the inference network of the dense model, for TensorBoard's graph tab."""
+        import tensorflow as tf
+
         network = model.inference_network
         specs = [
             tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in network.inputs
@@ -64,48 +116,9 @@ class EventFiles(EventFile):
         self.add(Event(graph_def=graph.SerializeToString()), 0)
 
     def _histogram(self, steps: int, tag: str, values: NDArray[Any]) -> None:
-        self._summary(steps, histograms.histogram_pb(tag, values.reshape(-1)))
+        self._summary(steps, histogram_pb(tag, values.reshape(-1)))
 
     def _summary(self, steps: int, summary: Any) -> None:
         # The summaries of TensorFlow and of TensorBoard are two classes with one serialized form.
         same = Summary.FromString(summary.SerializeToString())
         self.add(Event(summary=same), steps)
-
-
-class Profiler:
-    """Writes a profile of the steps from the first to the last of `steps`, counted from 1."""
-
-    def __init__(self, output: str, steps: Sequence[int], state: RunState, claims: Claims) -> None:
-        """`claims` records the names of the files before they are written."""
-        self._url = files.join(output, TENSORBOARD)
-        self._first, self._last = steps
-        self._state, self._claims = state, claims
-        self._looked_at = state.steps
-        self._folder: files.TemporaryFolder | None = None  # while the profiler runs
-
-    def see(self, event: events.Event) -> None:
-        """Start or stop the profiler."""
-        match event:
-            case events.BetweenSteps() if self._is_due():
-                self._folder = files.TemporaryFolder("profile")
-                with files.translated(self._url, "written"):
-                    tf.profiler.experimental.start(self._folder.name)
-            case events.StepDone() if self._state.steps >= self._last:
-                self.close()
-
-    def _is_due(self) -> bool:
-        earlier, self._looked_at = self._looked_at, self._state.steps + 1
-        return earlier < self._first <= self._looked_at
-
-    def close(self) -> None:
-        """Write the profile of the steps so far, if the profiler runs."""
-        if self._folder is None:
-            return
-        folder, self._folder = self._folder, None
-        with files.translated(self._url, "written"):
-            tf.profiler.experimental.stop()
-        root = Path(folder.name, "plugins")
-        names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
-        self._claims.add([f"{TENSORBOARD}/{name}" for name in names])
-        files.upload_folder(root, files.join(self._url, "plugins"))
-        folder.cleanup()

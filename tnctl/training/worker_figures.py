@@ -19,7 +19,7 @@ HELD = ("rows", "bytes", "role")  # the figures that are no sums
 class WorkerFigures:
     """The rows and bytes that a worker owns, and sums over the steps that it took part in.
 
-    `bytes` are those of rows and index in memory. `sent_bytes` and `received_bytes` travelled
+    `bytes` are of rows and index in memory. `sent_bytes` and `received_bytes` travelled
     between this worker and the others. The seconds of its main thread are `compute_seconds`,
     `input_wait_seconds` (for data), `worker_wait_seconds` (until the exchanges of all other workers
     were there), `exchange_seconds` (for the answers after that: the owners' work, and the way) and
@@ -77,18 +77,11 @@ class WorkerFigures:
         return (self.sent_bytes + self.received_bytes) / self.seconds if self.seconds else 0.0
 
     def rounded(self) -> "WorkerFigures":
-        """The same with whole milliseconds."""
+        """These figures with whole milliseconds."""
         values = asdict(self)
         return WorkerFigures(
             **{name: value if name in HELD else round(value, 3) for name, value in values.items()}
         )
-
-
-def since(
-    figures: Sequence[WorkerFigures], earlier: Sequence[WorkerFigures]
-) -> list[WorkerFigures]:
-    """The figures of all workers since earlier ones."""
-    return [later.since(first) for later, first in zip(figures, earlier, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +150,27 @@ class ExchangeFigures:
             awaited=tuple(round(max(seconds, 0.0), 3) for seconds in self.awaited.tolist()),
             staleness=tuple(self.staleness()) or None,
         )
+
+
+@dataclass(frozen=True)
+class WorkerSums:
+    """What all processes did since they were started, or since earlier sums."""
+
+    processes: Sequence[WorkerFigures]
+    exchanged: ExchangeFigures
+
+    def since(self, earlier: "WorkerSums") -> "WorkerSums":
+        """What was done since earlier sums of the same processes."""
+        pairs = zip(self.processes, earlier.processes, strict=True)
+        return WorkerSums(
+            [process.since(before) for process, before in pairs],
+            self.exchanged.since(earlier.exchanged),
+        )
+
+    @property
+    def workers(self) -> list[WorkerFigures]:
+        """The figures of the workers, by rank."""
+        return [process for process in self.processes if process.role == "worker"]
 
 
 def _highest(counts: NDArray[np.int64]) -> int:

@@ -18,13 +18,13 @@ from tnctl.model.parameter_tables import (
     move_statistics,
 )
 from tnctl.tables import ExactSum, PullWorkspace, RankKeys, weighted_sum
-from tnctl.training.pass_sums import PassSums
+from tnctl.training.state import PassSums
 
 
 class OwnedPart:
     """The part of a model that one worker or server of a cluster owns.
 
-    It does what `LocalParameters` does in one process, with the sums of all workers: they are
+    It does what `Parameters` does in one process, with the sums of all workers: they are
     reduced in the order of the ranks, each weighted by its share of the step's rows. Rank 0 also
     keeps the moving statistics of batch norms, and adds up the sums of the pass in `sums`.
     """

@@ -6,7 +6,7 @@ from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.cluster.workers.command_loop import table_counts
 from tnctl.model.building import Model
-from tnctl.model.table_figures import TableFigures
+from tnctl.model.parameter_tables import TableFigures
 from tnctl.tables import Figures
 
 

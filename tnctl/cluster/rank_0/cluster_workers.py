@@ -1,9 +1,8 @@
 """Rank 0's view of all workers: what the training loop, checkpoints and the report use."""
 
 import contextlib
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
@@ -23,7 +22,6 @@ from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
 from tnctl.cluster.rank_0.scoring_together import score_together, send_units
 from tnctl.cluster.transport.frames import Body
 from tnctl.cluster.workers.async_share import new_share
-from tnctl.cluster.workers.command_loop import set_counting, set_days
 from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source
@@ -32,24 +30,21 @@ from tnctl.data.windows import none_left
 from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
-from tnctl.evaluation.platt_scaling import recalibrated
-from tnctl.evaluation.split_scoring import BatchCounter
+from tnctl.evaluation.split_scoring import Counts
 from tnctl.model.building import Model
-from tnctl.model.table_figures import TableFigures
-from tnctl.progress import say, waiting
+from tnctl.model.parameter_tables import TableFigures
+from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.training import eviction
-from tnctl.training.memory_watch import MemoryWatch
-from tnctl.training.pass_position import PassPosition
-from tnctl.training.pass_sums import PassSums
+from tnctl.training import row_life
+from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
-from tnctl.training.state import RunState
+from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
-from tnctl.training.workers import SplitMetrics, look_at_training_data
+from tnctl.training.worker_figures import WorkerSums
+from tnctl.training.workers import Batches, SplitMetrics, Workers
 
 
-class ClusterBatches:
+class ClusterBatches(Batches):
     """A pass over the training data by all workers."""
 
     def __init__(
@@ -97,7 +92,7 @@ class ClusterBatches:
         self._has_batch = self._workers.train(rate_factor, sums)
 
 
-class ClusterWorkers:
+class ClusterWorkers(Workers):
     """All workers, of which this one, rank 0, commands the others.
 
     While they train, they exchange with each other and read no commands; `pause` ends that, with
@@ -110,7 +105,7 @@ class ClusterWorkers:
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._warning = ""  # the last one about workers without data
-        self._owners = ClusterOwners(conf, node)
+        self.owners = ClusterOwners(conf, node)
         self._work = WorkSums(node.workers, reads_ahead=conf.cluster.mode == "async")
         self._totals = [(0.0, 0.0, 0.0)] * node.servers
         self._memory = MemoryWatch(model, node.on_machine)
@@ -141,10 +136,6 @@ class ClusterWorkers:
         self.pause()
         return self.share.inference
 
-    @property
-    def owners(self) -> ClusterOwners:
-        return self._owners
-
     def figures(self) -> list[TableFigures]:
         """Rows and bytes are those of the last exchange, counts of groups of the last pause."""
         last = self.share.parameters.last
@@ -157,10 +148,10 @@ class ClusterWorkers:
             )
         ]
 
-    def worker_figures(self) -> list[WorkerFigures]:
+    def sums(self) -> WorkerSums | None:
         membership, replies = self._node.membership, self.share.parameters.last
         if membership.size == 1:
-            return []
+            return None
         held: list[Sequence[Owned | commands.TableCount]] = list(self._parts)
         for rank, reply in zip(membership.owners, replies, strict=False):  # none at a pause
             held[rank] = reply.owned
@@ -169,10 +160,8 @@ class ClusterWorkers:
         owned = [(sum(t.rows for t in tables), sum(t.bytes for t in tables)) for tables in held]
         workers = self._work.figures(owned[: membership.workers])
         servers = owned[membership.workers :]
-        return workers + figures_of_servers(servers, self._totals, workers[0].seconds)
-
-    def exchanged(self) -> ExchangeFigures | None:
-        return None if self._node.membership.size == 1 else self._work.exchanged()
+        of_servers = figures_of_servers(servers, self._totals, workers[0].seconds)
+        return WorkerSums(workers + of_servers, self._work.exchanged())
 
     def shortage(self) -> str | None:
         if not self._shortages.empty():
@@ -258,41 +247,16 @@ class ClusterWorkers:
 
     # ---- While training pauses -----------------------------------------------------
 
+    def score(self, split: str, between: Callable[[], None]) -> tuple[Scored, Counts]:
+        return score_together(self._node, self._conf, self.share, split, between)
+
     def evaluate(self, split: str) -> SplitMetrics:
         self.pause()
-        if self._last_metrics is not None:
-            step, known = self._last_metrics
-            if (step, known.split) == (self.steps, split):
-                return replace(known, seconds=0.0)
-        started = time.perf_counter()
-        with waiting(f"evaluating on data.{split}"):
-            scored, counts = score_together(
-                self._node, self._conf, self.share, split, self.signals.check
-            )
-            metrics = scored.metrics()
-        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
-        self._last_metrics = self.steps, measured
-        return measured
+        return super().evaluate(split)
 
     def recalibrate(self) -> SplitMetrics:
         self.pause()
-        split, started = "validation", time.perf_counter()
-        self.model.recalibration = {}  # the others get it with each evaluation
-        with waiting(f"recalibrating on data.{split}"):
-            scored, counts = score_together(self._node, self._conf, self.share, split, lambda: None)
-            halved = self._conf.data.source("test") is None
-            self.model.recalibration, scored = recalibrated(scored, halved=halved)
-            metrics = scored.metrics()
-        measured = SplitMetrics(split, metrics, counts, time.perf_counter() - started)
-        self._last_metrics = self.steps, measured
-        return measured
-
-    def look(self, conf: Conf, counter: BatchCounter, *, scored: bool) -> Scored | None:
-        """Rank 0 reads the day alone: what the counters keep depends on the order of rows."""
-        self.pause()
-        return look_at_training_data(
-            conf, self.share.inference, counter, scored=scored, between=self.signals.check
-        )
+        return super().recalibrate()
 
     def contains(
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
@@ -312,26 +276,25 @@ class ClusterWorkers:
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         self.pause()
         replies = self._node.command_members(commands.SetDays(days=tuple(days)))
-        set_days(self.model, days)
+        super().set_days(days)
         commands.replies_of(commands.Done, replies)
-        self._last_metrics = None
 
     def set_counting(self, counting: bool) -> None:
         self.pause()
         replies = self._node.command_members(commands.SetCounting(counting=counting))
-        set_counting(self.model, counting)
+        super().set_counting(counting)
         commands.replies_of(commands.Done, replies)
 
     def end_of_period(self) -> dict[str, int]:
         self.pause()
         replies = self._node.command_members(commands.EndPeriod())
-        shares = eviction.miscounted_by_table(self.model)
-        removed = Counter(eviction.remove_rows(self.model))
+        shares = row_life.miscounted_by_table(self.model)
+        removed = Counter(row_life.remove_rows(self.model))
         for reply in commands.replies_of(commands.Evicted, replies):
             removed.update(reply.rows)
             for name, share in reply.miscounted.items():
                 shares[name] = shares.get(name, 0.0) + share
-        eviction.warn_of_sketches(shares)
+        row_life.warn_of_sketches(shares)
         if any(removed.values()):
             self._last_metrics = None
             self.share.parameters.last = []

@@ -16,9 +16,8 @@ from tnctl.cluster.owners.async_owner import MOST_OPEN
 from tnctl.cluster.workers.remote import Peers, RemoteParameters, SentExchange
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
-from tnctl.model.parameters import Gradients
+from tnctl.model.parameters import Buffers, Gradients
 from tnctl.tables import KeyWorkspace
 
 SECONDS_BETWEEN_LOOKS = 0.2  # whether there was a request to stop, while a pull is held

@@ -20,8 +20,8 @@ from tnctl.model.parameter_tables import ParameterTables
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
 from tnctl.tables import SparseTable
-from tnctl.training import eviction
-from tnctl.training.memory_watch import MemoryWatch, table_words
+from tnctl.training import row_life
+from tnctl.training.row_life import MemoryWatch, table_words
 
 DONE = commands.Done()
 
@@ -88,8 +88,8 @@ class CommandLoop(ABC):
             case commands.SetCounting(counting=counting):
                 set_counting(model, counting)
             case commands.EndPeriod():
-                shares = eviction.miscounted_by_table(model)
-                return commands.Evicted(rows=eviction.remove_rows(model), miscounted=shares)
+                shares = row_life.miscounted_by_table(model)
+                return commands.Evicted(rows=row_life.remove_rows(model), miscounted=shares)
             case commands.CountRows():
                 return commands.TableCounts(tables=tuple(table_counts(model)))
             case commands.DenseStates(place=state):

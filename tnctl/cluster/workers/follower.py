@@ -27,7 +27,7 @@ from tnctl.manifest import DamagedError
 from tnctl.model.building import Model, enable_determinism
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.schema import Conf, Paths
-from tnctl.training.memory_watch import MemoryWatch
+from tnctl.training.row_life import MemoryWatch
 
 if TYPE_CHECKING:
     from tnctl.cluster.workers.export_parts import ExportFollower

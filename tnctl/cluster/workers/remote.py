@@ -27,10 +27,15 @@ from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.cluster.transport.frames import Body, Kind
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
-from tnctl.model.buffers import Buffers
 from tnctl.model.building import Model
 from tnctl.model.layout import slot_plans
-from tnctl.model.parameters import Gradients, PooledInputs, moving_statistics
+from tnctl.model.parameters import (
+    Buffers,
+    Gradients,
+    Parameters,
+    PooledInputs,
+    moving_statistics,
+)
 from tnctl.tables import KeyWorkspace, NotFiniteError
 
 
@@ -118,7 +123,7 @@ class SentExchange:
         ]
 
 
-class RemoteParameters:
+class RemoteParameters(Parameters):
     """Pulls rows and dense weights of their owners, and pushes gradients with the next pull.
 
     A push is kept until the next `pull` or `exchange`, so `steps` counts a step that its owners

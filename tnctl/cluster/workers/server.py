@@ -29,7 +29,7 @@ from tnctl.manifest import DamagedError
 from tnctl.model.layout import plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
 from tnctl.schema import Conf
-from tnctl.training.memory_watch import SECONDS_BETWEEN_CHECKS, MemoryWatch
+from tnctl.training.row_life import SECONDS_BETWEEN_CHECKS, MemoryWatch
 from tnctl.training.warm.warm_start import start_again
 
 MOST_DENSE_FLOATS = 1 << 34  # more than 64 owners can exchange

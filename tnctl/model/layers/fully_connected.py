@@ -11,7 +11,7 @@ from tnctl.model.layers.activations import Dice, activation_of
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
 from tnctl.model.layers.normalization import BatchNorm, Dropout
 from tnctl.model.layers.weight_axes import Axis, WeightAxes
-from tnctl.model.tower import Tower
+from tnctl.model.recipe_settings import Tower
 
 
 def l2_regularizer(l2: float) -> Any:

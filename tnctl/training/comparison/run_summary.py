@@ -17,7 +17,7 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
-from tnctl.training import run_log
+from tnctl.training import run_folder
 from tnctl.training.report.report_document import Report
 from tnctl.training.run_folder import LOG, REPORT
 
@@ -169,16 +169,16 @@ def _checkpoint(output: str) -> tuple[Checkpoint | None, dict[str, Any] | None, 
 def _has_log(output: str) -> bool:
     """Whether a log is one that a run began: it is empty, or has a line of a run."""
     try:
-        return run_log.is_of_a_run(output, LOG_BYTES)
+        return run_folder.is_of_a_run(output, LOG_BYTES)
     except Failure:
         return False
 
 
 def _end(output: str) -> tuple[State, str | None]:
     """The state of a run without a report by the last line of its log, and the reason."""
-    states: dict[str, State] = {run_log.FAILED: "failed", run_log.PRUNED: "pruned"}
+    states: dict[str, State] = {run_folder.FAILED: "failed", run_folder.PRUNED: "pruned"}
     try:
-        last = run_log.lines_of(output, LOG_BYTES)[-1:]
+        last = run_folder.lines_of(output, LOG_BYTES)[-1:]
     except Failure:
         last = []
     if not last or last[0].event not in states or not last[0].reason:

@@ -11,102 +11,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tnctl import files
 from tnctl.checkpoint.document import Position, number_of
-from tnctl.data.day_records import DayRecord, Fingerprint, OfDay
+from tnctl.data.day_records import DayRecord, OfDay
 from tnctl.data.days import (
-    calendar,
-    comes_before,
     conf_of_day,
     day_number,
-    days_of,
-    folders_of_days,
-    in_order,
-    none_there,
 )
-from tnctl.data.days import in_words as named
 from tnctl.data.file_pieces import EmptyError, EmptyFileError
 from tnctl.data.sources import Source
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
-from tnctl.masking import bare
 from tnctl.model.building import Model
-from tnctl.model.table_figures import total_rows
+from tnctl.model.parameter_tables import total_rows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import events, recalibrating
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
 from tnctl.training.loop import train_passes
-from tnctl.training.report.report_document import Report
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
-
-
-def plan(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str]:
-    """The days that are left, in the order to train them; one that was begun is the first.
-
-    Reports days without files, and trained days whose files have changed. Raises Failure when
-    there is no day at all, and for a day that comes late unless `accept`.
-    """
-    listed = days_of(conf)
-    # Files of trained days may be removed, but not the folder that new ones are expected in.
-    if not listed.there and not (record and any(map(files.exists, folders_of_days(conf)))):
-        raise none_there(conf)
-    trained = [entry.day for entry in record]
-    newest = in_order(trained)[-1] if trained else None
-    known = {calendar(day) or day for day in trained}
-    left = [day for day in listed.there if (calendar(day) or day) not in known]
-    late = [day for day in left if newest is not None and comes_before(day, newest)]
-    if late and not accept:
-        raise Failure(
-            f"data.train: {named(late)} came late, {newest} is trained already. With accept=true "
-            "it is trained now, as the newest; or leave it out in data.days"
-        )
-    gaps = [day for day in listed.absent if newest is None or comes_before(newest, day)]
-    if gaps and left:
-        say(f"data.train: {named(gaps)} left out: there is no file")
-    if listed.later:
-        say(
-            f"data.train: {named(listed.later)} not there yet: run the same command again when "
-            "they are"
-        )
-    for entry in record:
-        if entry.last_step is not None and (url := changed_file(conf, entry)) is not None:
-            say(
-                f"data.train: {entry.day} is trained already and is not again: {url} is new or "
-                "has changed since"
-            )
-    return [entry.day for entry in record if entry.last_step is None] + left
-
-
-def changed_file(conf: Conf, entry: DayRecord) -> str | None:
-    """A file of a trained day that has changed since, or is new; None where files are removed.
-
-    Files are compared by name and not by path: the folder may be reached by another path now.
-    """
-    trained = [_named_by_file(file) for file in entry.files or ()]
-    if not trained:
-        return None
-    try:
-        current = Source(conf_of_day(conf, entry.day), "train").fingerprints()
-    except files.AbsentError:
-        return None
-    return next((file.file for file in current if _named_by_file(file) not in trained), None)
-
-
-def _named_by_file(file: Fingerprint) -> Fingerprint:
-    return replace(file, file=bare(file.file).rsplit("/", 1)[-1])
 
 
 class Daily:
     """The days of a run. `left` are to be trained, `record` is what checkpoints have of all."""
 
-    def __init__(self, conf: Conf, record: Sequence[DayRecord], accept: bool) -> None:
+    def __init__(
+        self, conf: Conf, record: Sequence[DayRecord], left: Sequence[str], accept: bool
+    ) -> None:
         self.conf, self.accept = conf, accept
-        self.record = list(record)
-        self.left = plan(conf, record, accept)
+        self.record, self.left = list(record), list(left)
 
     @property
     def under_way(self) -> str | None:
@@ -117,10 +52,6 @@ class Daily:
     def first(self) -> str:
         """The day that a new run begins with."""
         return self.left[0] if self.left else self.record[-1].day
-
-    def all_are_in(self, report: Report) -> bool:
-        """Whether a report has every day on record."""
-        return [day.day for day in report.days or ()] == [entry.day for entry in self.record]
 
     def begin(self, day: str, workers: Workers, steps: int, previous: int) -> DayRecord:
         """Evaluate the model on a day, compare the day to earlier ones, and return its new record.

@@ -4,8 +4,8 @@ The figures of every slot, numeric input and label (day_figures.py) are compared
 last days: they must lie within the range of these days, widened by the thresholds of `gate`. Every
 threshold is widened further by the random variation of so few examples, so that small days pass.
 Examples come in sessions: n of them vary as n / d independent ones do, where d is the design effect
-that was measured on the days before (design_effect.py). That of the day itself is not used: a day
-that breaks off in the middle varies from block to block, and would excuse itself.
+that was measured on the days before (day_figures.py). The effect of the day itself is not used: a
+day that breaks off in the middle varies from block to block, and would excuse itself.
 """
 
 import itertools

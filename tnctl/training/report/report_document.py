@@ -129,7 +129,7 @@ class Report:
     by: dict[Text, tuple[ValueFigures, ...]] | None = omitted()
     """with evaluation.by: the metrics on the rows of each value"""
     weak_points: tuple[Text, ...] | None = omitted()
-    """what is wrong, with what to try: tnctl.training.weak_points"""
+    """what is wrong, with what to try: tnctl.training.final_report"""
     checkpoint: Text
     timing: Timing
 

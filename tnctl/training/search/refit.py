@@ -9,7 +9,7 @@ from tnctl.data.sources import row_range, split_of
 from tnctl.errors import refuse_if
 from tnctl.schema import Conf, Data
 from tnctl.training.report.report_document import Report
-from tnctl.training.training_run import train
+from tnctl.training.run import train
 
 SPLITS = ("train", "validation")
 

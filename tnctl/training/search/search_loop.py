@@ -22,11 +22,11 @@ from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import events, run_folder
 from tnctl.training.report.report_document import Report
+from tnctl.training.run import train
 from tnctl.training.search import results, study
 from tnctl.training.search.search_parameters import Parameter, Value, words
 from tnctl.training.state import RunState
 from tnctl.training.sweeping import attempted
-from tnctl.training.training_run import train
 
 # Keys in which trials of one search may differ.
 NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}

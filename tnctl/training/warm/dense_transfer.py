@@ -100,15 +100,17 @@ def fill(pairing: Pairing, checkpoint: Checkpoint, model: Model) -> WarmDense:
     mapping = PlaceMapping(pairing, checkpoint, model)
     keeps_state = pairing.conf.warm.optimizer == "match"
     for memory, names in ((model.dense.weights, trained), (model.moving, moving)):
-        for number, (name, shape) in enumerate(names.items()):
+        for position, (name, shape) in enumerate(names.items()):
             if name not in saved:
                 outcomes.new.append(name)
                 continue
             new, old = mapping.places(name, shape, saved[name].weights.shape)
-            copies = [(memory[number], saved[name].weights)]
+            copies = [(memory[position], saved[name].weights)]
             if names is trained and keeps_state:
                 states = zip(model.dense.state_names, model.dense.states, strict=True)
-                copies += [(arrays[number], saved[name].states[state]) for state, arrays in states]
+                copies += [
+                    (arrays[position], saved[name].states[state]) for state, arrays in states
+                ]
             for target, values in copies:
                 target.reshape(shape)[np.ix_(*new)] = values[np.ix_(*old)]
             count = math.prod(len(places) for places in new)
@@ -143,8 +145,8 @@ def variables(checkpoint: Checkpoint) -> dict[str, Variable]:
 def fill_z(table: DenseTable) -> None:
     """Set the z of FTRL from which its weights follow; see `ftrl_z`."""
     sums, z = (table.states[table.state_names.index(name)] for name in ("n", "z"))
-    for number, weights in enumerate(table.weights):
-        z[number][:] = ftrl_z(table.optimizer, weights, sums[number])
+    for target, weights, of_weights in zip(z, table.weights, sums, strict=True):
+        target[:] = ftrl_z(table.optimizer, weights, of_weights)
 
 
 class PlaceMapping:
@@ -205,7 +207,7 @@ class PlaceMapping:
             new, old = (side.axis(name, axis) for side in (self._new, self._old))
             if None in new or None in old or units_of(new) != units_of(old):
                 raise self._unknown(name, shape, old_shape)
-            where = {place: number for number, place in enumerate(counted(old))}
+            where = {place: position for position, place in enumerate(counted(old))}
             pairs = [(k, where[place]) for k, place in enumerate(counted(new)) if place in where]
             self._refuse_lost(name, [*new, *old], [new[k] for k, _ in pairs])
             new_places.append(np.array([k for k, _ in pairs], np.int64))

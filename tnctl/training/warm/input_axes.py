@@ -1,9 +1,9 @@
 """Which inputs the dense weights of a network are over: the rule that docs/warm_start.md gives.
 
-The graph of the network is followed from its inputs. Every tensor has an array of its shape (with
-a batch of 1) with a Place for each of its numbers, as an index into a list. Operations that move
-numbers are run on these arrays; layers say which axes of their weights are over their input
-(`tnctl.model.layers.weight_axes`).
+The network is called again, on inputs with tags, which operations pass on. The tag of a tensor is
+an array of its shape (with a batch of 1) with a Place for each of its numbers, as an index into a
+list. Operations that move numbers move their tags; layers say which axes of their weights are over
+their input (`tnctl.model.layers.weight_axes`).
 """
 
 import inspect
@@ -35,13 +35,6 @@ BY_ELEMENT = {
     "TrueDivide", "Where",
 }  # fmt: skip
 Numbers = NDArray[np.int64]
-
-
-class Places:
-    """The places of a tensor's numbers, as indexes into a list; 0: not known."""
-
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
 
 
 def in_common(places: Iterable[Place | None]) -> Place | None:
@@ -90,7 +83,10 @@ class InputAxes:
         self._numbers: dict[Place | None, int] = {None: 0}
         self._axes: dict[str, WeightAxes] = {}
         columns = columns_of(layout, names)
-        self._follow(network, [self._numbered(columns[x.name])[None] for x in network.inputs])
+        inputs = [keras.Input(x.shape[1:], dtype=x.dtype) for x in network.inputs]
+        for x, given in zip(inputs, network.inputs, strict=True):
+            x.tag = self._numbered(columns[given.name])[None]
+        self._call_again(network, inputs)
 
     def axis(self, path: str, axis: int) -> Axis:
         """The places along an axis of a variable."""
@@ -106,30 +102,39 @@ class InputAxes:
                 self._places.append(place)
         return np.array([self._numbers[place] for place in places], np.int64)
 
-    def _follow(self, network: Any, inputs: Sequence[Numbers]) -> list[Numbers]:
-        """Follow the graph of a functional model; returns the places of its outputs."""
-        known = {id(x): Places(of) for x, of in zip(network.inputs, inputs, strict=True)}
-        for depth in sorted(network._nodes_by_depth, reverse=True):
-            for node in network._nodes_by_depth[depth]:
-                if not node.is_input:
-                    outputs = self._apply(node.operation, node.arguments.fill_in(known), node)
-                    pairs = zip(node.outputs, outputs, strict=True)
-                    known |= {id(tensor): Places(numbers) for tensor, numbers in pairs}
-        return [known[id(tensor)].numbers for tensor in network.outputs]
+    def _call_again(self, network: Any, inputs: Sequence[Any]) -> Any:
+        """Call a functional model on tagged tensors, for tagged outputs."""
+        if isinstance(network, keras.Sequential):
+            for layer in network.layers:
+                inputs = [self._call(layer, *inputs)]
+            return inputs[0]
+        given = keras.tree.pack_sequence_as(network.input, list(inputs))
+        return keras.models.clone_model(network, given, lambda layer: layer, self._call).output
 
-    def _apply(self, operation: Any, arguments: Any, node: Any) -> list[Numbers]:
-        """The places of an operation's outputs; the places of its weights are recorded."""
-        leaves = keras.tree.flatten(arguments)
-        given = [leaf.numbers for leaf in leaves if isinstance(leaf, Places)]
-        shapes = [(len(given[0]), *tensor.shape[1:]) for tensor in node.outputs]
-        name, nested = type(operation).__name__, getattr(operation, "_functional", operation)
+    def _call(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+        """The outputs of an operation with their tags; the places of its weights are recorded."""
+        given = [x for x in keras.tree.flatten((args, kwargs)) if isinstance(x, keras.KerasTensor)]
+        if isinstance(operation, keras.Sequential) or hasattr(operation, "operations"):
+            return self._call_again(operation, given)  # a model of its own
+        outputs = operation(*args, **kwargs)
+        flat = keras.tree.flatten(outputs)
+        tags = [x.tag for x in given]
+        shapes = [(len(tags[0]), *output.shape[1:]) for output in flat]
+        passed_on = self._tags(operation, tags, shapes, args, kwargs)
+        for output, tag in zip(flat, passed_on, strict=True):
+            output.tag = tag
+        return outputs
+
+    def _tags(
+        self, operation: Any, given: list[Numbers], shapes: list[Any], args: Any, kwargs: Any
+    ) -> list[Numbers]:
+        """The tags of an operation's outputs, of these shapes, from the tags of its inputs."""
+        name = type(operation).__name__
         if isinstance(operation, Columns):
             return [given[0][:, operation.first : operation.first + operation.count]]
         if hasattr(operation, "weight_axes") or name == "Dense" or keeps_columns(operation):
             return [self._layer(operation, given, shapes[0])]
-        if hasattr(nested, "_nodes_by_depth"):
-            return self._follow(nested, given)
-        if name in MOVING and (moved := self._moved(operation, arguments)) is not None:
+        if name in MOVING and (moved := moved_tags(operation, args, kwargs)) is not None:
             return moved
         if name in BY_ELEMENT:
             return [self._by_element(operation, given, shapes[0])]
@@ -187,16 +192,6 @@ class InputAxes:
         units: list[Place] = [((), (operation.name, k)) for k in range(math.prod(shape[1:]))]
         return np.broadcast_to(self._numbered(units).reshape(1, *shape[1:]), shape)
 
-    def _moved(self, operation: Any, arguments: Any) -> list[Numbers] | None:
-        args, kwargs = keras.tree.map_structure(
-            lambda leaf: tf.constant(leaf.numbers) if isinstance(leaf, Places) else leaf, arguments
-        )
-        try:
-            outputs = operation.call(*args, **kwargs)
-        except (TypeError, ValueError, tf.errors.OpError):  # a shape that only a real batch has
-            return None
-        return [numbers.numpy() for numbers in keras.tree.flatten(outputs)]
-
     def _by_element(self, operation: Any, given: list[Numbers], shape: tuple[int, ...]) -> Numbers:
         """Numbers made of several at the same place: of the same input, or of units alone."""
         arrays = [(self._inputs(numbers), np.broadcast_to(numbers, shape)) for numbers in given]
@@ -209,6 +204,19 @@ class InputAxes:
         if distinct or (len(arrays) > 1 and not known):
             return np.zeros(shape, np.int64)
         return [*inputs, *(array for _, array in arrays)][0]
+
+
+def moved_tags(operation: Any, args: Any, kwargs: Any) -> list[Numbers] | None:
+    """The tags of what an operation moves, which is done to the tags; None where it cannot be."""
+    args, kwargs = keras.tree.map_structure(
+        lambda leaf: tf.constant(leaf.tag) if isinstance(leaf, keras.KerasTensor) else leaf,
+        (args, kwargs),
+    )
+    try:
+        outputs = operation.call(*args, **kwargs)
+    except (TypeError, ValueError, tf.errors.OpError):  # a shape that only a real batch has
+        return None
+    return [numbers.numpy() for numbers in keras.tree.flatten(outputs)]
 
 
 def keeps_columns(layer: Any) -> bool:

@@ -6,45 +6,48 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from tnctl import files
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data import statistics
 from tnctl.data.bad_rows import SPLITS
-from tnctl.data.batch_sizes import as_saved, chosen, sized
+from tnctl.data.batch_sizes import chosen, sized
+from tnctl.data.batches import batches
 from tnctl.data.days import conf_of_day, daily
+from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
-from tnctl.model.bfloat16_advice import bfloat16_advice
-from tnctl.model.building import Model, enable_determinism
+from tnctl.model.building import Model, bfloat16_advice, enable_determinism
+from tnctl.model.parameters import Parameters
 from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
-from tnctl.training import (
-    events,
-    preconditions,
-    resuming,
-    run_folder,
-)
+from tnctl.tables import SlotPlan, SparseTable, Workspace
+from tnctl.training import events, resuming, run_folder
+from tnctl.training import plan as plans
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
+from tnctl.training.forecast import memory_of_machine
 from tnctl.training.loop import train_passes
-from tnctl.training.memory_watch import table_words
-from tnctl.training.observers import Observer, Recorder, Screen, Stopwatch
+from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
+from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.report_document import Report, Timing
-from tnctl.training.row_insertion import insert_all_rows
-from tnctl.training.run_log import FAILED, PRUNED, STOPPED, Log
+from tnctl.training.row_life import table_words
+from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFiles, Profiler
+from tnctl.training.tensorboard import EventFile
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.worker_watch import WorkerWatch
 from tnctl.training.workers import OneProcess, Workers
+
+IDS_AT_A_TIME = 1 << 20
 
 
 def train(
@@ -66,55 +69,30 @@ def train(
     after Ctrl-C or SIGTERM, with a checkpoint of the last step, and Failure while another process
     trains into the same output.
     """
-    preconditions.check(conf, overwrite, accept)
-    by_day = daily(conf)
+    plans.check(conf, overwrite, accept)
     processes = processes or OneProcess()
     with files.locked(conf.output):
-        run_folder.refuse_data_in_places(conf)
-        run_folder.refuse_no_folders(conf.output)
+        run_folder.check(conf)
         stopwatch = Stopwatch()
-        checkpoint = None if overwrite else resuming.start(conf)
-        days = None
-        report: Report | None = None
-        if checkpoint is not None:
-            conf = as_saved(conf, checkpoint.conf())
-            days = Daily(conf, checkpoint.days, accept) if by_day else None
-            more = resuming.has_more_passes(conf, checkpoint)
-            report = None if more else finished_report(conf.output, days)
-            if report is not None and (report.baseline or not conf.baseline.enabled):
-                what = "is finished" if days is None else "is trained on every day that is there"
-                if resuming.is_given_more_passes(conf, checkpoint):
-                    what = f"stopped early, by evaluation.patience={conf.evaluation.patience}"
-                say(f"{conf.output} {what}: nothing to do (overwrite=true trains from scratch)")
-                return report
+        plan = plans.plan(conf, overwrite, accept)
+        if plan.kind == "finished" and plan.report is not None:
+            say(f"{conf.output} {plan.why}: nothing to do (overwrite=true trains from scratch)")
+            return plan.report
         if conf.train.deterministic:
             enable_determinism()
-        if checkpoint is None:
+        if plan.checkpoint is None:
             run = begin_run(conf, processes, overwrite, accept, stopwatch)
         else:
-            run = resume_run(conf, processes, checkpoint, days, accept, stopwatch)
-        if report is not None:
-            run.timing = report.timing  # of the process that trained it
-        record_workers(run.log, conf.cluster, run.state.steps)
+            run = resume_run(plan, plan.checkpoint, processes, accept, stopwatch)
+        record_workers(run.log, run.conf.cluster, run.state.steps)
         return run.to_its_end(golden, observer)
-
-
-def finished_report(output: str, days: Daily | None) -> Report | None:
-    """The report of a run in which nothing is left to be trained, else None."""
-    if days is not None and days.left:
-        return None
-    report = run_folder.finished(output)
-    # A run may have stopped after its last day was trained and before the report was written.
-    if report is None or (days is not None and not days.all_are_in(report)):
-        return None
-    return report
 
 
 @dataclass
 class Run:
     """A run that is ready to be trained. `checkpoint` is the one that it is resumed from.
 
-    `timing` is that of its report, if it is finished and gets a baseline only.
+    `timing` is its report's, if it is finished and gets a baseline only.
     """
 
     conf: Conf
@@ -168,7 +146,7 @@ class Run:
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:
-                event_files = EventFiles(conf.output, state.steps, self.claims)
+                event_files = EventFile(conf.output, state.steps, self.claims)
                 stack.callback(event_files.close)
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
@@ -202,7 +180,9 @@ def begin_run(
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
-        days = Daily(conf, record, accept) if daily(conf) else None
+        days = None
+        if daily(conf):
+            days = Daily(conf, record, days_left(conf, record, accept), accept)
         conf = with_batch_size(conf, days)
         # What is measured on the first day is valid for all days.
         of_first_day = conf_of_day(conf, None if days is None else days.first)
@@ -226,34 +206,34 @@ def begin_run(
 
 
 def resume_run(
-    conf: Conf,
-    processes: OneProcess,
-    newest: Checkpoint,
-    days: Daily | None,
-    accept: bool,
-    stopwatch: Stopwatch,
+    plan: Plan, newest: Checkpoint, processes: OneProcess, accept: bool, stopwatch: Stopwatch
 ) -> Run:
     """The run of an output in the state of its newest checkpoint that is whole."""
+    conf, days = plan.conf, None
+    if daily(conf):
+        days = Daily(conf, newest.days, plan.left, accept)
     # An imported checkpoint may leave its batch size open too.
     conf = with_batch_size(conf, days)
-    checkpoint, model = resuming.load_newest(conf, newest, processes.load)
+    checkpoint, model = resuming.load_newest(conf, newest, processes.load, plan.damaged)
     if days is not None and checkpoint.folder != newest.folder:
-        days = Daily(conf, checkpoint.days, accept)
+        days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf.output)
-    has_more_passes = resuming.has_more_passes(conf, checkpoint)
-    if has_more_passes:
+    more = has_more_passes(conf, checkpoint)
+    if more:
         # From here on the run is one that is not finished.
         files.remove_file(files.join(conf.output, run_folder.REPORT))
         model.recalibration = {}  # it was fitted to weights that are now trained on
     log = Log(conf.output, checkpoint.manifest.metrics.log_lines)
-    if has_more_passes:
+    if more:
         log.go_on()
     stopwatch.earlier = log.earlier_seconds
-    state = resuming.state_of(conf, checkpoint)
+    state = resuming.state_of(conf, checkpoint, more)
     if days is not None:
         state.days, state.trained = days.record, not days.left
-    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint)
+    # A report has the times of the process that trained the run.
+    timing = None if plan.report is None else plan.report.timing
+    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
 
 
 def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
@@ -294,6 +274,65 @@ def new_model(
         with waiting("making every row of the training data"):
             insert_all_rows(model, features_of(conf, model))
     return model
+
+
+def insert_all_rows(model: Model, features: Features) -> None:
+    """Insert every row that training on data.train will use, with its initial weights.
+
+    Ids that are counted (of a vocabulary, a modulo, buckets) are all inserted, used or not; for
+    the others one pass over the data finds them. Raises Failure when the data cannot be read.
+    """
+    counts = counted_rows(model)
+    check_memory(model, counts)
+    for table, of_groups in zip(model.tables, counts, strict=True):
+        for group, count in of_groups.items():
+            insert_counted(table, group, count or 0)
+    if all(count is not None for of_groups in counts for count in of_groups.values()):
+        return
+    size = model.conf.train.batch_rows
+    parameters = Parameters(model)
+    for window in windows(Source(model.conf, "train"), features):
+        for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
+            parameters.find(batch, insert=True)
+
+
+def counted_rows(model: Model) -> list[dict[int, int | None]]:
+    """For each table, how many ids each group can have; None where they cannot be counted."""
+    counts_of_tables: list[dict[int, int | None]] = []
+    for layout in model.layout.tables:
+        counts: dict[int, int | None] = {}
+        for slot, group in zip(layout.slots, layout.group_of, strict=True):
+            count = counted_ids(slot, model.conf.slots[slot], model.statistics)
+            # Slots of one group have ids of one kind; buckets that are measured may differ.
+            counts[group] = None if count is None else max(count, counts.get(group) or 0)
+        counts_of_tables.append(counts)
+    return counts_of_tables
+
+
+def check_memory(model: Model, counts: list[dict[int, int | None]]) -> None:
+    """Raise UserError when the rows of all `counts` need more memory than the machine has.
+
+    `counts` has for each table the rows by group; groups with None are left out of the sum.
+    """
+    needed = sum(
+        table.stride * sum(count or 0 for count in of_groups.values())
+        for table, of_groups in zip(model.tables, counts, strict=True)
+    )
+    memory = memory_of_machine()
+    if needed > memory:
+        raise UserError(
+            f"optimizer.updates=all makes every row before the first step: {needed:,} bytes, and "
+            f"this machine has {memory:,}. Take a smaller size, or updates=touched"
+        )
+
+
+def insert_counted(table: SparseTable, group: int, count: int) -> None:
+    """Insert the ids 0 .. count - 1 of a group."""
+    batch = Workspace(table, [SlotPlan(group, "sum", 0)])
+    for start in range(0, count, IDS_AT_A_TIME):
+        ids = np.arange(start, min(start + IDS_AT_A_TIME, count), dtype=np.uint64)
+        offsets = np.arange(len(ids) + 1, dtype=np.uint32)
+        batch.find(ids, offsets, len(ids), insert=True)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,23 @@
-"""A row's life while training: which rows are removed when, and what is reported of it."""
+"""The rows of tables while they grow: what removes them, and whether memory is left for more."""
 
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl import memory_limits
 from tnctl.data import days
 from tnctl.errors import UserError
 from tnctl.model.layout import Layout
-from tnctl.model.parameter_tables import ParameterTables
-from tnctl.model.table_figures import TableFigures
-from tnctl.progress import say
+from tnctl.model.parameter_tables import (
+    ParameterTables,
+    TableFigures,
+    table_figures,
+    total_bytes,
+    total_rows,
+)
+from tnctl.progress import say, size
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report.report_document import GroupLife
 
@@ -20,6 +27,10 @@ SHARDS = 64
 SKETCH_LINES = 4
 MOST_COUNTED = 255  # occurrences
 MISCOUNTED = 0.05
+SECONDS_BETWEEN_CHECKS = 1.0
+# For the checkpoint, and what reading and TensorFlow take beside the tables.
+RESERVE = 160 << 20
+GROWTHS_AHEAD = 4  # of as many bytes as the tables grew between the last two checks
 
 
 def check(conf: Conf) -> None:
@@ -136,3 +147,49 @@ def rules(life: RowLife) -> list[str]:
     if eviction.bytes is not None:
         sentences.append(f"at most {eviction.bytes:,} bytes of rows")
     return sentences
+
+
+def table_bytes(model: ParameterTables) -> int:
+    """What the tables hold at the moment."""
+    return total_bytes(table_figures(model))
+
+
+def table_words(model: ParameterTables) -> str:
+    """Rows and bytes of the tables, as a message has them."""
+    rows = total_rows(table_figures(model))
+    return f"the tables hold {size(table_bytes(model))} ({rows:,} rows)"
+
+
+class MemoryWatch:
+    """Compares what tables grow by with what the limits of memory leave, once a second.
+
+    The killer of a system that runs out of memory leaves no time for a checkpoint or a message.
+    """
+
+    def __init__(self, model: ParameterTables, processes: int = 1) -> None:
+        """`processes` of this machine have tables that grow as this model's do."""
+        self._processes = processes
+        self._held = table_bytes(model)
+        self._next_check = time.monotonic()
+
+    def shortage(self, model: ParameterTables) -> str | None:
+        """What is wrong when the next growth may not have room, else None.
+
+        None too while the tables do not grow: what is there has been enough so far.
+        """
+        now = time.monotonic()
+        if now < self._next_check:
+            return None
+        self._next_check = now + SECONDS_BETWEEN_CHECKS
+        held = table_bytes(model)
+        growth, self._held = held - self._held, held
+        if growth <= 0:
+            return None
+        processes = self._processes
+        limit = memory_limits.tightest(processes=processes)
+        if limit is None:
+            return None
+        if limit.free_for_each(processes) >= RESERVE + GROWTHS_AHEAD * growth:
+            return None
+        among = f" to {processes} workers" if processes > 1 and not limit.of_process else ""
+        return f"{limit}{among}, and {table_words(model)} and grow"
