@@ -11,8 +11,7 @@ from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.split_scoring import first_given, reported_splits
 from tnctl.evaluation.value_figures import columns_of
 from tnctl.schema import Conf
-from tnctl.training import early_stopping, eviction, recalibrating, run_folder, schedule
-from tnctl.training.baseline import baseline_run
+from tnctl.training import baseline, early_stopping, eviction, recalibrating, run_folder, schedule
 from tnctl.training.warm import warm_start
 
 
@@ -24,7 +23,7 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     eviction.check(conf)
     schedule.check(conf)
     warm_start.check(conf, overwrite)
-    baseline_run.check(conf)
+    baseline.check(conf)
     if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
 
