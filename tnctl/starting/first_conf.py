@@ -16,7 +16,8 @@ from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import AUTO, is_whole
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import FEW_VALUES, Column, Context, kind_of
+from tnctl.starting.column_kinds import Column, Context, kind_of
+from tnctl.starting.column_value import FEW_VALUES
 from tnctl.starting.conf_text import Input, Settings, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label

@@ -9,7 +9,7 @@ from tnctl.errors import UserError
 from tnctl.model.building import Model
 from tnctl.model.parameters import LocalParameters
 from tnctl.tables import SlotPlan, SparseTable, Workspace
-from tnctl.training.forecast import memory_of_machine
+from tnctl.training.check.forecast import memory_of_machine
 
 IDS_AT_A_TIME = 1 << 20
 
