@@ -32,7 +32,7 @@ from benchmarks import timing
 from benchmarks.workload import FOLDER
 from tnctl.data.sources import Source
 from tnctl.evaluation.metrics import auc
-from tnctl.training.search import results
+from tnctl.training.search import refit, search_loop
 
 OUTPUT = FOLDER / "adult-search"
 SPLIT = ("data.split.validation=0.1",)
@@ -92,9 +92,9 @@ def of_tnctl(data: list[str], trials: int, seeds: Sequence[int]) -> tuple[float,
     print(line)
     command = shlex.split(line)[2:]
     study = optuna.load_study(study_name="sweep", storage=journal(OUTPUT / "search/sweep.journal"))
-    report = results.report_of(f"{OUTPUT}/search", study.best_trial.number)
+    report = search_loop.report_of(f"{OUTPUT}/search", study.best_trial.number)
     whole = [
-        "data.split.validation=0", f"train.epochs={results.passes_of_best(report)}",
+        "data.split.validation=0", f"train.epochs={refit.passes_of_best(report)}",
         "evaluation.patience=null", "evaluation.every_steps=null", "evaluation.keep=last",
     ]  # fmt: skip
     names = {word.partition("=")[0] for word in (*whole, "output=")}

@@ -19,9 +19,16 @@ from tnctl.memory_limits import Limit
 from tnctl.model import building
 from tnctl.schema import Slot
 from tnctl.tables.columns import mix64
-from tnctl.training.baseline import baseline_run, boosted_trees
-from tnctl.training.baseline.baseline_run import SALT, RowSample, baseline_of
-from tnctl.training.baseline.tree_columns import CATEGORIES, VALUES, TreeColumns
+from tnctl.training import baseline
+from tnctl.training.baseline import (
+    CATEGORIES,
+    SALT,
+    VALUES,
+    BaselineRows,
+    RowSample,
+    TreeColumns,
+    baseline_of,
+)
 
 pytest.importorskip("lightgbm")
 FEW = ["baseline=true", "baseline.trees=20", "train.threads=1", "evaluation.ablate=false"]
@@ -177,8 +184,8 @@ def test_the_trees_learn_what_can_be_learned(workspace):
     """Beside the probabilities that the clicks were drawn with, which no model can beat."""
     conf, model = run_of(workspace, "baseline.trees=60")
     result = baseline_of(conf, model)[0]
-    rows = baseline_run.BaselineRows(conf, model)
-    [window] = list(rows._windows("test"))
+    rows = BaselineRows(conf, model)
+    [window] = list(rows.windows("test"))
     best = auc(window.reference, window.labels[:, 0])
     assert 0.6 < result.test["auc"] < best
     assert result.test["examples"] == 700
@@ -186,7 +193,7 @@ def test_the_trees_learn_what_can_be_learned(workspace):
     assert (result.rows, result.rows_seen) == (3000, 3000)
     assert result.head is None
     # Trees tell a missing number from 0.
-    assert math.isnan(rows._features.missing_number)
+    assert math.isnan(rows.features.missing_number)
 
 
 def test_the_logits_are_lightgbms(workspace):
@@ -199,24 +206,14 @@ def test_the_logits_are_lightgbms(workspace):
         weighted = [f"{line},{1 + row % 3}" for row, line in enumerate(lines)]
         path.write_text("\n".join([f"{header},weight", *weighted]) + "\n")
     conf, model = run_of(workspace, "data.validation=null", "data.weight=weight", "seed=9")
-    rows = baseline_run.BaselineRows(conf, model)
+    rows = BaselineRows(conf, model)
     sample = rows.sample("train", math.inf, 1000)
     columns = TreeColumns(rows.slots, sample.parts)
-    [part, *_] = sample.parts
     matrices = [columns.matrix(part) for part in sample.parts]
     labels = np.concatenate([part.labels[:, 0] for part in sample.parts])
     weights = np.concatenate([part.weight for part in sample.parts])
-    examples = rows.examples(columns, sample.parts)
-    called = []
-    trees = boosted_trees.BoostedTrees(
-        conf,
-        examples,
-        None,
-        columns.categorical,
-        lambda tree, metrics: called.append((tree, metrics)),
-    )
-    assert trees.count == 20
-    assert called == [(tree, {}) for tree in range(1, 21)]
+    trees = baseline.trained(conf, rows, columns, sample.parts, None)
+    assert trees.current_iteration() == 20
     data = lightgbm.Dataset(
         np.concatenate(matrices), labels, weight=weights, categorical_feature=columns.categorical
     )
@@ -225,11 +222,11 @@ def test_the_logits_are_lightgbms(workspace):
          "force_col_wise": True, "verbosity": -1}, data, 20,
     )  # fmt: skip
     scored = rows.scored("test", columns, trees)
-    [window] = list(rows._windows("test"))
+    [window] = list(rows.windows("test"))
     expected = same.predict(columns.matrix(window), raw_score=True)
     np.testing.assert_array_equal(scored.logits[:, 0], expected.astype(np.float32))
     np.testing.assert_array_equal(scored.weight, window.weight)
-    assert part.ids == []
+    assert all(part.ids == [] for part in sample.parts)
 
 
 def test_losses_negatives_and_fractions(workspace):
@@ -359,7 +356,7 @@ def test_a_run_that_is_killed_while_trees_are_trained_trains_only_them_again(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(boosted_trees, "_dataset", kill)
+        patch.setattr(baseline, "trained", kill)
         with pytest.raises(Killed):
             cli("train", *GIVEN, cwd=run_copy)
     assert not (run / "report.json").exists()
@@ -384,7 +381,7 @@ def test_refused_before_anything_is_trained(workspace, cli, monkeypatch):
     assert done.code == 2 and "pip install 'tnctl[baseline]'" in done.line
     assert not (workspace / "run").exists()
     with pytest.raises(UserError, match=r"tnctl\[baseline\]"):
-        boosted_trees.version()
+        baseline.library()
 
 
 def test_it_is_recalibrated_as_the_recipe_is(workspace, ran):

@@ -16,8 +16,9 @@ from tnctl.data.id_growth import growth
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
-from tnctl.training import forecast, loop
-from tnctl.training.sample_ids import first_met
+from tnctl.training import loop
+from tnctl.training.check import forecast
+from tnctl.training.check.sample import first_rows
 
 SAMPLE = 100_000
 TRUTHS = {
@@ -69,11 +70,11 @@ def test_first_met_is_what_a_loop_finds():
     ids = draw.integers(0, 50, 300).astype(np.uint64)
     owners = np.sort(draw.integers(0, 100, 300))
     shuffled = draw.permutation(300)
-    firsts, times = first_met(ids[shuffled], owners[shuffled])
+    firsts, times = first_rows(ids[shuffled], owners[shuffled])
     for number, id_ in enumerate(np.unique(ids)):
         assert firsts[number] == owners[ids == id_].min()
         assert times[number] == (ids == id_).sum()
-    assert [len(array) for array in first_met(ids[:0], owners[:0])] == [0, 0]
+    assert [len(array) for array in first_rows(ids[:0], owners[:0])] == [0, 0]
 
 
 @pytest.mark.parametrize("width", [1, 8, 17])

@@ -20,7 +20,8 @@ from tnctl.evaluation.inference import Inference
 from tnctl.model import building
 from tnctl.model.layout import plan
 from tnctl.model.parameter_tables import table_figures
-from tnctl.training import row_life, sample_ids
+from tnctl.training import row_life
+from tnctl.training.check import sample
 from tnctl.training.step import TrainingStep
 
 ROOT = Path(__file__).parents[1]
@@ -758,15 +759,15 @@ def test_who_is_admitted_is_what_a_loop_finds():
     ids = draw.integers(0, 60, 300).astype(np.uint64)
     owners = np.sort(draw.integers(0, 100, 300))
     life = schema.RowLife(schema.Admission(after=4), schema.Shows(), schema.Eviction())
-    firsts, times, waited = sample_ids.admitted(ids, owners, life, 1)
+    firsts, times, waited = sample.admitted(ids, owners, life, 1)
     expected = [owners[ids == id_] for id_ in np.unique(ids)]
     assert list(firsts) == [rows_[3] for rows_ in expected if len(rows_) > 3]
     assert list(times) == [len(rows_) - 3 for rows_ in expected if len(rows_) > 3]
     assert waited == sum(min(len(rows_), 4) for rows_ in expected)
     life = schema.RowLife(schema.Admission(probability=0.3), schema.Shows(), schema.Eviction())
     many = np.arange(10_000, dtype=np.uint64)
-    firsts, times, waited = sample_ids.admitted(many, np.arange(10_000), life, 1)
+    firsts, times, waited = sample.admitted(many, np.arange(10_000), life, 1)
     assert 2800 < len(firsts) < 3200
     assert waited == 10_000
     none = np.empty(0, np.uint64), np.empty(0, np.int64)
-    assert [len(array) for array in sample_ids.admitted(*none, life, 1)[:2]] == [0, 0]
+    assert [len(array) for array in sample.admitted(*none, life, 1)[:2]] == [0, 0]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tnctl.training.report.fragments import Markup, fill, fragments
+from tnctl.training.report.markup import Markup, fill, fragments
 from tnctl.training.report.page import InputRow, render
 from tnctl.training.report.report_document import LogLine, Report
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mutated_documents import reseal
 
-from tnctl.training.comparison import run_comparison
+from tnctl.training import comparison
 
 GOLDEN = Path(__file__).parent / "golden/checkpoint"
 EVIL = "<script>alert(1)<"
@@ -233,9 +233,9 @@ def test_runs_on_other_data_are_pointed_out(runs, cli):
 def test_runs_of_other_labels_are_not_compared(tmp_path):
     for name, positive, auc in (("a", "yes", 0.7), ("b", "no", 0.9), ("c", "yes", 0.6)):
         add_run(tmp_path / name, validation=[auc], data__label__positive=[positive])
-    comparison = run_comparison.compare(str(tmp_path))
-    assert [run.name for run in comparison.runs] == ["b", "a", "c"]
-    assert "runs differ in data.label.positive" in comparison.notes()[0]
+    compared = comparison.compare(str(tmp_path))
+    assert [run.name for run in compared.runs] == ["b", "a", "c"]
+    assert "runs differ in data.label.positive" in compared.notes()[0]
 
 
 def test_runs_on_the_same_data_are_together(tmp_path):
@@ -246,9 +246,9 @@ def test_runs_on_the_same_data_are_together(tmp_path):
     for name, files, auc in (("e", "x.csv", 0.85), ("f", "y.csv", 0.95), ("g", "x.csv", 0.65)):
         data = {"data__validation": None, "data__train": files, "data__split": split}
         add_run(tmp_path / name, validation=[auc], **data)
-    comparison = run_comparison.compare(str(tmp_path))
-    assert [run.name for run in comparison.runs] == ["f", "a", "c", "e", "g", "b", "d"]
-    [note] = comparison.notes()
+    compared = comparison.compare(str(tmp_path))
+    assert [run.name for run in compared.runs] == ["f", "a", "c", "e", "g", "b", "d"]
+    [note] = compared.notes()
     differ = note.partition(":")[0].removeprefix("runs differ in ").split(", ")
     assert set(differ) == {"data.train", "data.validation", "data.root", "data.split.validation"}
 
@@ -399,12 +399,12 @@ def test_differing_keys_against_flat_confs():
         {"a": 1, "b": {"x": [2], "y": None, "z": 0}, "output": "q"},
         {"a": 1, "b": {"x": [1], "y": None}, "c": {"d": 1}, "output": "r"},
     ]
-    assert run_comparison.differing(confs) == ["b.x", "b.z", "c"]
-    assert run_comparison.differing(confs[:1] * 2) == []
-    values = [run_comparison.value_at(conf, "b.z") for conf in confs]
-    assert values == [run_comparison.ABSENT, 0, run_comparison.ABSENT]
-    assert run_comparison.short_names(["seed", "a.b.c", "x.b.c", "recipe.name", "o.d.name"]) == [
+    assert comparison.differing(confs) == ["b.x", "b.z", "c"]
+    assert comparison.differing(confs[:1] * 2) == []
+    values = [comparison.value_at(conf, "b.z") for conf in confs]
+    assert values == [comparison.ABSENT, 0, comparison.ABSENT]
+    assert comparison.short_names(["seed", "a.b.c", "x.b.c", "recipe.name", "o.d.name"]) == [
         "seed", "a.b.c", "x.b.c", "recipe.name", "d.name"
     ]  # fmt: skip
-    whole = run_comparison.without(confs[0], {"b.x", "output"})
+    whole = comparison.without(confs[0], {"b.x", "output"})
     assert whole == {"a": 1, "b": {"y": None}}

@@ -12,7 +12,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.training.forecast import Forecast, WorkerMemory
+    from tnctl.training.check.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
 USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
@@ -38,7 +38,7 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
     sources.require(conf, ("train", "validation", "test"), column_names.columns_read(conf))
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.training import forecast
+    from tnctl.training.check import forecast
 
     with waiting(f"looking at the first {rows:,} rows of data.train"):
         findings = forecast.inspect(conf, rows)
@@ -285,7 +285,7 @@ def figure(number: float) -> str:
     )
 
 
-def span(estimate: float, low: float, high: float, shown: Callable[[float], str] = short) -> str:
+def span(estimate: float, low: float, high: float, *, shown: Callable[[float], str] = short) -> str:
     """An estimate with its bounds, such as 1.2 M (0.9 M to 1.6 M)."""
     if shown(low) == shown(high):
         return shown(estimate)

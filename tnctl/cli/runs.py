@@ -8,8 +8,7 @@ from tnctl.cli.printing import print_json, table
 from tnctl.errors import UserError, refuse_if
 
 if TYPE_CHECKING:
-    from tnctl.training.comparison.run_comparison import Comparison, Spread
-    from tnctl.training.comparison.run_summary import RunSummary
+    from tnctl.training.comparison import Comparison, RunSummary, Spread
 
 TAKES = ("metric",)
 USAGE = """[FOLDER|URL] [metric=NAME] [--json]
@@ -30,11 +29,11 @@ def run(given: list[str]) -> int:
     taken, urls = arguments.part(words, TAKES)
     refuse_if(len(urls) > 1, f"give one folder or URL of runs. Received: {' '.join(urls)}")
     url = plain(urls[0]) if urls else DEFAULT
-    from tnctl.training.comparison import run_comparison
+    from tnctl.training.comparison import compare, to_json
 
-    comparison = run_comparison.compare(url, taken.get("metric"))
+    comparison = compare(url, taken.get("metric"))
     if "--json" in given:
-        print_json(run_comparison.to_json(comparison))
+        print_json(to_json(comparison))
     else:
         show(comparison)
     return 0
@@ -53,7 +52,7 @@ def plain(url: str) -> str:
 def show(comparison: "Comparison") -> None:
     """The tables on the standard output; what is not listed, in lines on standard error."""
     from tnctl.progress import clock, say, size
-    from tnctl.training.comparison.run_comparison import short_names
+    from tnctl.training.comparison import short_names
 
     keys = keys_in_table(comparison.keys)
     columns = [(split, name) for split, names in comparison.metrics.items() for name in names]
@@ -106,7 +105,7 @@ def keys_in_table(keys: Sequence[str]) -> list[str]:
 
 def in_table(value: Any) -> str:
     """A value of a conf, cut where it is long."""
-    from tnctl.training.comparison.run_comparison import value_text
+    from tnctl.training.comparison import value_text
 
     text = value_text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -74,7 +74,7 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
     quiet_tensorflow()
     from tnctl.training.report.terminal_tables import show_report
-    from tnctl.training.search import refit, results, search_loop
+    from tnctl.training.search import refit, search_loop
 
     space = search_loop.Space(parameters, line.conf)
     first = space.first()
@@ -98,7 +98,7 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     if refits and code:
         progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")
     elif refits:
-        passes = results.passes_of_best(results.report_of(first.output, best.number))
+        passes = refit.passes_of_best(search_loop.report_of(first.output, best.number))
         report = refit.refit(line.conf(texts), first.output, best.number, passes, golden)
         show_report(files.join(first.output, refit.folder_of(best.number)), report)
     return code

@@ -13,15 +13,16 @@ from tnctl.schema import ISO
 from tnctl.starting import multiple_values
 from tnctl.starting.column_figures import NO_UTF8, Figures
 from tnctl.starting.column_value import (
+    BUCKETS,
+    FEW_VALUES,
     GIVES_AWAY,
     SUSPICIOUS,
-    best_value_auc,
+    alike_rows,
+    best_auc,
     bucket_codes,
-    codes_of_rows,
     held_out_auc,
     in_words,
     noise,
-    rows_of_one_label,
 )
 from tnctl.starting.conf_text import Input, scalar
 from tnctl.starting.file_form import FileForm
@@ -29,14 +30,13 @@ from tnctl.starting.time_forms import TimeForm, time_form
 
 UNIQUE = 0.999  # the share of distinct values of a row identifier
 FEWEST_UNIQUE = 20  # rows in which no value comes again, before that means something
-FEW_VALUES = 10
 DEPENDS = 0.01  # the AUC, at least, by which ids are better than buckets, or buckets than ids
 STRONG = 0.05  # the same of values that are rare
 ONCE = 3  # how often values occur of which uneven ones are amounts, whatever they tell
 REPEATED = 10  # how often values occur on average that have an effect of their own
 CODES_APART = 2  # the least mean distance of codes, where they are densest
 LONGEST = 50  # values of a list that are used
-BUCKETS, FEWEST_BUCKETS, MOST_BUCKETS = 64, 8, 1_000_000
+FEWEST_BUCKETS, MOST_BUCKETS = 8, 1_000_000
 BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
 ROWS_OF_A_BUCKET = 200
 ROWS_WHERE_RARE = 1000  # of a bucket of values that are rarer
@@ -120,18 +120,12 @@ def _remark_of(column: Figures, times: TimeForm) -> str:
 def _checked(result: Column, context: Context) -> Column:
     """The same, or left out where the column gives the label away."""
     column = result.figures
-    if rows := rows_of_one_label(_codes_by_value(column), context.labels):
+    if rows := alike_rows(column, context.labels):
         value = quoted(column.texts()[rows[0]]) if column.lengths is None else "values"
         return _giveaway(column, in_words(rows, value))
     if not result.inputs:
         return result
-    areas = [held_out_auc(codes_of_rows(column), context.labels)]
-    if column.lengths is not None:
-        owners = np.repeat(np.arange(column.rows), column.lengths)
-        areas.append(best_value_auc(column.codes, owners, context.labels))
-    elif column.number_share == 1 and column.distinct > FEW_VALUES:
-        areas.append(held_out_auc(bucket_codes(column), context.labels))
-    best = max(max(area, 1 - area) for area in areas)
+    best = best_auc(column, context.labels)
     if best >= GIVES_AWAY:
         # Ranked by it alone nearly every row with label 1 comes before every row with label 0.
         return _giveaway(column, f"alone it has an AUC of {best:.3f}")
@@ -140,13 +134,6 @@ def _checked(result: Column, context: Context) -> Column:
             f"{column.name} alone has an AUC of {best:.3f}: is it known before the label is?"
         )
     return result
-
-
-def _codes_by_value(column: Figures) -> NDArray[np.int64]:
-    """The code of each row's value, int64 [rows]; of lists 0 where a row has values, else -1."""
-    if column.lengths is None:
-        return column.codes
-    return np.where(column.has_value, 0, -1)
 
 
 def _giveaway(column: Figures, reason: str) -> Column:

@@ -7,6 +7,7 @@ from tnctl.evaluation.metrics import auc
 from tnctl.starting.column_figures import Figures
 
 BUCKETS = 64
+FEW_VALUES = 10
 PRIOR_ROWS = 10.0  # of the mean of all rows, added to those of a value
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 200, 20  # below, nothing is said
 CHANCE = 1e-6  # of rows that have one label alone: above, nothing is said
@@ -55,6 +56,12 @@ def best_value_auc(
     rows = np.bincount(codes, minlength=1)
     clicks = np.bincount(codes, labels[owners], minlength=1)
     return float(0.5 + np.abs(clicks / positive - (rows - clicks) / negative).max() / 2)
+
+
+def alike_rows(column: Figures, labels: NDArray[np.float64]) -> tuple[int, bool, int, int] | None:
+    """As `rows_of_one_label`, of the values of a column; of lists by whether a row has any."""
+    codes = column.codes if column.lengths is None else np.where(column.has_value, 0, -1)
+    return rows_of_one_label(codes, labels)
 
 
 def rows_of_one_label(
@@ -109,11 +116,19 @@ def noise(labels: NDArray[np.float64]) -> float:
     return float(2 * np.sqrt((1 / positive + 1 / negative) / 12))
 
 
-def codes_of_rows(column: Figures) -> NDArray[np.int64]:
-    """A code for each row, int64 [rows]: of its value, or of how many values it has."""
+def best_auc(column: Figures, labels: NDArray[np.float64]) -> float:
+    """The AUC by a column alone: by its values, buckets of numbers, or how many values it has."""
     if column.lengths is None:
-        return column.codes
-    return np.minimum(column.lengths, BUCKETS)
+        areas = [held_out_auc(column.codes, labels)]
+        if column.number_share == 1 and column.distinct > FEW_VALUES:
+            areas.append(held_out_auc(bucket_codes(column), labels))
+    else:
+        owners = np.repeat(np.arange(column.rows), column.lengths)
+        areas = [
+            held_out_auc(np.minimum(column.lengths, BUCKETS), labels),
+            best_value_auc(column.codes, owners, labels),
+        ]
+    return max(max(area, 1 - area) for area in areas)
 
 
 def bucket_codes(column: Figures, buckets: int = BUCKETS) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from tnctl.data.formats.arrow_files import ArrowReader, OrcReader, ParquetReader
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.saved_conf import INTERPOLATION, MISSING
+from tnctl.starting.conf_text import Settings
 from tnctl.tables.text import tfrecords
 
 HEAD_BYTES = 4 << 20
@@ -29,17 +30,22 @@ PAIRS = re.compile(r"[^\s:]+:\S*[^\s:](\s+[^\s:]+:\S*[^\s:])*\s*")
 
 @dataclass
 class FileForm:
-    """How files are read: keys of `data`, what shows each, and the names of the columns.
+    """How files are read: their format, other keys of `data`, and the names of the columns.
 
     `left_out` says of columns that no input can be made of, and why.
     """
 
     format: str
-    keys: dict[str, Any] = field(default_factory=dict)
-    evidence: dict[str, str] = field(default_factory=dict)
+    evidence: str = ""
+    settings: Settings = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)  # the first lines of a file of text
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The values of `settings`."""
+        return {key: value for key, (value, _) in self.settings.items()}
 
 
 def form_of(url: str) -> FileForm:
@@ -70,8 +76,8 @@ def _recognised(url: str) -> FileForm:
     form = _of_lines(url, lines)
     form.lines = lines
     if not is_utf8:
-        form.keys["check_utf8"] = False
-        form.evidence["check_utf8"] = "some text is not UTF-8: its bytes are hashed as they are"
+        shown = "some text is not UTF-8: its bytes are hashed as they are"
+        form.settings["check_utf8"] = (False, shown)
     return form
 
 
@@ -120,14 +126,14 @@ def _of_lines(url: str, lines: list[str]) -> FileForm:
         raise Failure(f"{url} is HTML or XML ({quoted(first)}). Name a file with rows")
     few = lines[:100]
     if all(LABEL_AND_PAIRS.fullmatch(line) for line in few):
-        return FileForm("libsvm", evidence={"format": "lines of a label and feature:value"})
+        return FileForm("libsvm", "lines of a label and feature:value")
     if all(PAIRS.fullmatch(line) for line in few):
         return _paddle(few)
     return delimited(url, lines)
 
 
 def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
-    form = FileForm(format, evidence={"format": "by the first bytes"})
+    form = FileForm(format, "by the first bytes")
     for name, count in Counter(reader.paths(url)).items():
         if count > 1:
             form.left_out[name] = "two columns have this name"
@@ -140,8 +146,8 @@ def _records(url: str) -> FileForm:
     columns = RecordReader(check_utf8=False, bad_rows=0).columns(url) or []
     if not columns:
         raise Failure(f"{url} is TFRecord, and its records are no tf.Example. Write tf.Example")
-    evidence = {"format": "by the first record; its rows are tf.Example"}
-    return FileForm("tfrecord", evidence=evidence, columns=columns)
+    shown = "by the first record; its rows are tf.Example"
+    return FileForm("tfrecord", shown, columns=columns)
 
 
 # ---- Lines of JSON, and of Paddle's words -----------------------------------------------
@@ -155,7 +161,7 @@ def _json(url: str, lines: list[str]) -> FileForm:
         raise Failure(
             f"{url} is no JSON lines: {quoted(wrong)} is no object. Write each object on one line"
         )
-    form = FileForm("jsonl", evidence={"format": "a JSON object a line"})
+    form = FileForm("jsonl", "a JSON object a line")
     for name in jsonl_files.paths_of(rows):
         parts = jsonl_files.values_of(name, rows)
         flat = [part for value in parts for part in (value if isinstance(value, list) else [value])]
@@ -179,12 +185,12 @@ def _object_of(line: str) -> dict[str, Any] | None:
 
 def _paddle(lines: list[str]) -> FileForm:
     """Words of slot:value or value:slot: the slots are the same in every line, values are not."""
-    words = [line.split() for line in lines]
-    firsts = Counter(name for line in words for name in {word.split(":", 1)[0] for word in line})
-    lasts = Counter(name for line in words for name in {word.rsplit(":", 1)[1] for word in line})
+    words = " ".join(lines).split()
+    firsts = dict.fromkeys(word.split(":", 1)[0] for word in words)
+    lasts = dict.fromkeys(word.rsplit(":", 1)[1] for word in words)
     slots, pairs = (lasts, "value:slot") if len(lasts) < len(firsts) else (firsts, "slot:value")
-    evidence = {"format": "words with a colon", "pairs": f"{len(slots):,} words are of a slot"}
-    return FileForm("paddle", {"pairs": pairs}, evidence, list(slots))
+    settings = {"pairs": (pairs, f"{len(slots):,} words are of a slot")}
+    return FileForm("paddle", "words with a colon", settings, list(slots))
 
 
 # ---- CSV and its kin ----------------------------------------------------------------------
@@ -196,16 +202,14 @@ def delimited(url: str, lines: list[str]) -> FileForm:
     refuse_if(
         width > limits.ROW_VALUES, f"{url} has {width:,} columns, too many for a row", Failure
     )
-    form = FileForm("csv", {"delimiter": delimiter})
-    form.evidence["delimiter"] = f"{width:,} values in nearly every line"
+    form = FileForm("csv")
+    form.settings["delimiter"] = (delimiter, f"{width:,} values in nearly every line")
     skipped = next((at for at, row in enumerate(rows) if row is not None and len(row) == width), 0)
     if 0 < skipped <= REMARKS:
-        form.keys["skip_rows"] = skipped
-        form.evidence["skip_rows"] = f"the first line is {quoted(lines[0])}"
+        form.settings["skip_rows"] = (skipped, f"the first line is {quoted(lines[0])}")
     table = [row for row in rows if row is not None and len(row) == width]
     if padded := _padded_value(table):
-        form.keys["strip"] = True
-        form.evidence["strip"] = f"blanks around values, such as {quoted(padded)}"
+        form.settings["strip"] = (True, f"blanks around values, such as {quoted(padded)}")
         table = [[value.strip(" \t") for value in row] for row in table]
     _name_columns(form, table)
     return form
@@ -258,23 +262,25 @@ def _name_columns(form: FileForm, table: list[list[str]]) -> None:
     first = table[0]
     rest = [row for row in table if row != first]  # joined files have several headers
     if not _is_header(first, rest):
-        form.keys["header"] = False
-        form.evidence["header"] = f"the first line is a row: {quoted(','.join(first))}"
         form.columns = [f"c{number}" for number in range(1, len(first) + 1)]
-        form.evidence["columns"] = "names of tnctl's making: write your own"
-        form.keys["columns"] = form.columns
+        form.settings |= {
+            "header": (False, f"the first line is a row: {quoted(','.join(first))}"),
+            "columns": (form.columns, "names of tnctl's making: write your own"),
+        }
         return
     form.columns = first
     if len(set(first)) < len(first) or not all(map(_is_nameable, first)):
         # The header cannot name the columns; names in the conf can.
         form.columns = [
-            name if _is_nameable(name) and first.index(name) == place else f"column_{place + 1}"
-            for place, name in enumerate(first)
+            name if _is_nameable(name) and first.index(name) == index else f"column_{index + 1}"
+            for index, name in enumerate(first)
         ]
-        skipped = form.keys.get("skip_rows", 0) + 1
-        form.keys |= {"header": False, "columns": form.columns, "skip_rows": skipped}
-        form.evidence["columns"] = "the header has names twice, or ones that no conf can have"
-        form.evidence["skip_rows"] = "the header"
+        shown = "the header has names twice, or ones that no conf can have"
+        form.settings |= {
+            "header": (False, ""),
+            "columns": (form.columns, shown),
+            "skip_rows": (form.keys.get("skip_rows", 0) + 1, "the header"),
+        }
 
 
 def _is_header(first: list[str], rest: list[list[str]]) -> bool:

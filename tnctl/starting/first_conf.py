@@ -16,7 +16,8 @@ from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import AUTO, is_whole
 from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_kinds import FEW_VALUES, Column, Context, kind_of
+from tnctl.starting.column_kinds import Column, Context, kind_of
+from tnctl.starting.column_value import FEW_VALUES
 from tnctl.starting.conf_text import Input, Settings, conf_text
 from tnctl.starting.file_form import FileForm, form_of
 from tnctl.starting.label_choice import ChosenLabel, choose_label
@@ -173,7 +174,7 @@ def first_conf(
     if form.format == "libsvm":
         features = line_features(form.lines)
         form.columns = features.columns
-        form.evidence["format"] = features.evidence
+        form.evidence = features.evidence
     refuse_if(
         len(form.columns) < 2 and not features.slots,
         f"{named.urls('train')[0]} has one column, and a row needs a label and an input",
@@ -256,8 +257,7 @@ def _places(named: NamedFiles, name: str) -> Settings:
 
 def _reading(form: FileForm, missing: Mapping[str, str], label: ChosenLabel) -> Settings:
     """The keys of `data` that say how rows are read."""
-    data: Settings = {"format": (form.format, form.evidence.get("format", ""))}
-    data |= {key: (value, form.evidence.get(key, "")) for key, value in form.keys.items()}
+    data: Settings = {"format": (form.format, form.evidence), **form.settings}
     if missing:
         data["missing"] = (["", *missing], "; ".join(missing.values()))
     return data | {"label": (label.keys, label.evidence)}

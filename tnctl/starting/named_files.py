@@ -34,6 +34,7 @@ DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]
 VALIDATION_PART = 10  # every tenth file of many that are alike
 DAYS_READ = 4  # the last ones of daily training
 Entry = tuple[str, int]  # a name and its bytes
+_common_start = os.path.commonprefix  # of texts, not only of paths
 
 
 @dataclass
@@ -93,7 +94,12 @@ class NamedFiles:
         if set("*?[").intersection("".join(names)) or len({len(path) for path in paths}) > 1:
             return None
         patterns = [_pattern(parts) for parts in zip(*paths, strict=True)]
-        matching = [name for name in self._every if _matches(name.split("/"), patterns)]
+        matching = [
+            name
+            for name in self._every
+            if name.count("/") + 1 == len(patterns)
+            and all(map(fnmatchcase, name.split("/"), patterns))
+        ]
         return "/".join(patterns) if matching == names else None
 
 
@@ -104,17 +110,6 @@ def _pattern(parts: Sequence[str]) -> str:
         return start
     end = _common_start([part[len(start) :][::-1] for part in parts])[::-1]
     return f"{start}*{end}"
-
-
-def _common_start(parts: Sequence[str]) -> str:
-    """The characters with which all parts begin."""
-    first, last = min(parts), max(parts)
-    differing = (at for at, sign in enumerate(first) if last[at : at + 1] != sign)
-    return first[: next(differing, len(first))]
-
-
-def _matches(path: list[str], patterns: list[str]) -> bool:
-    return len(path) == len(patterns) and all(map(fnmatchcase, path, patterns))
 
 
 def named_files(words: Sequence[str]) -> NamedFiles:

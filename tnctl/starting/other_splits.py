@@ -1,5 +1,6 @@
 """Validation and test: their files, read as training files are, or rows of the training files."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,7 +65,8 @@ def _split_of(
     skipped = forms[0].keys.get("skip_rows", 0)
     if skipped == form.keys.get("skip_rows", 0):
         return spec, evidence
-    return {"files": spec, "skip_rows": skipped}, forms[0].evidence.get("skip_rows", evidence)
+    _, evidence = forms[0].settings.get("skip_rows", (0, evidence))
+    return {"files": spec, "skip_rows": skipped}, evidence
 
 
 def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
@@ -99,10 +101,11 @@ def _add_spellings(
     positive = label.keys.get("positive")
     if not isinstance(positive, list):
         return
-    keys = form.keys | {"skip_rows": other.keys.get("skip_rows", 0)}
-    as_split = FileForm(form.format, keys, columns=form.columns)
+    skipped = other.settings.get("skip_rows", (0, ""))
+    as_split = replace(form, settings=form.settings | {"skip_rows": skipped})
     sample = read_rows(as_split, named, split, [label.column], ROWS)
-    column = figures(label.column, sample.table.column(label.column), bool(keys.get("strip")))
+    strip = bool(form.keys.get("strip"))
+    column = figures(label.column, sample.table.column(label.column), strip)
     if texts := variants(positive, column.texts()):
         positive += texts
         label.evidence += f"; {', '.join(texts)} in the {split} files"

@@ -58,15 +58,13 @@ def read_rows(
     urls = named.urls(split)
     rows = max(1, min(rows, CELLS // max(len(columns), 1)))
     of_file = -(-rows // min(len(urls), FILES))
-    first = _spread(len(urls), FILES)
-    more = [place for place in _spread(len(urls), MOST_FILES) if place not in first]
     read: dict[int, _FileRows] = {}
-    for place in first + more:
+    for index in dict.fromkeys(_spread(len(urls), FILES) + _spread(len(urls), MOST_FILES)):
         count = sum(of.rows for of in read.values())
         if len(read) >= FILES and count >= min(rows, ENOUGH_ROWS):
             break
-        read[place] = _rows_of(reader, urls[place], columns, of_file)
-    in_order = [read[place] for place in sorted(read)]
+        read[index] = _rows_of(reader, urls[index], columns, of_file)
+    in_order = [read[index] for index in sorted(read)]
     is_whole = len(read) == len(urls) and all(of.is_whole for of in in_order)
     sample = _checked(in_order, is_whole)
     if split == "train" and not is_whole and (total := Source(conf, "train").count()):
@@ -93,8 +91,8 @@ def _reading_conf(form: FileForm, named: NamedFiles, columns: Sequence[str]) -> 
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """The first and the last of some places and, of more, others between, evenly."""
-    return [int(place) for place in np.linspace(0, count - 1, min(most, count)).round()]
+    """The first and the last of some indices and, of more, others between, evenly."""
+    return [int(index) for index in np.linspace(0, count - 1, min(most, count)).round()]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Life
 from tnctl.training import recalibrating, row_life, run_folder
-from tnctl.training.baseline.baseline_run import baseline_of
+from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import page

@@ -37,8 +37,7 @@ from tnctl.masking import bare
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import AUTO, Conf
-from tnctl.training import recalibrating, row_life, run_folder, schedule
-from tnctl.training.baseline import baseline_run
+from tnctl.training import baseline, recalibrating, row_life, run_folder, schedule
 from tnctl.training.report.report_document import Report
 from tnctl.training.run_folder import NOT_COMPARED
 from tnctl.training.state import FROM_SCRATCH
@@ -229,7 +228,7 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     row_life.check(conf)
     schedule.check(conf)
     warm_start.check(conf, overwrite)
-    baseline_run.check(conf)
+    baseline.check(conf)
     if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
 

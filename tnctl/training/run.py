@@ -30,9 +30,9 @@ from tnctl.schema import Cluster, Conf
 from tnctl.tables import SlotPlan, SparseTable, Workspace
 from tnctl.training import events, resuming, run_folder
 from tnctl.training import plan as plans
+from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.final_report import write_report
-from tnctl.training.forecast import memory_of_machine
 from tnctl.training.loop import train_passes
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes

@@ -11,10 +11,20 @@ from tnctl.evaluation.metrics import METRICS, main_metrics, shown
 from tnctl.evaluation.value_figures import FIGURES as FIGURES_BY_VALUE
 from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.progress import clock, size
-from tnctl.training.report.charts import Series, diagonal, lines, number
-from tnctl.training.report.fragments import NONE, Markup, fill, joined, table_of, table_row
+from tnctl.training.report.markup import (
+    NONE,
+    NOTHING,
+    Markup,
+    Point,
+    Series,
+    diagonal,
+    fill,
+    joined,
+    lines,
+    number,
+    table_of,
+)
 from tnctl.training.report.report_document import Baseline, LogLine, RecalibratedHead, Report
-from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
 
 DAYS_SHOWN = 400
 # Of recalibration: ctr does not change, and pctr comes near to it.
@@ -51,21 +61,25 @@ def render(
 
     `conf` as plain values; `lines_logged` are the lines of log.jsonl.
     """
+    tables = [(name, f"{table.rows:,}", size(table.bytes)) for name, table in report.tables.items()]
     conf_text = json.dumps(conf, indent=2, ensure_ascii=False, default=str)
     sections = [
         _header(title, conf, report),
         _tiles(report),
-        _section("Weak points", _weak_points(report)),
+        _section("Weak points", joined(map(_note, report.weak_points or ()))),
         _section("Training", _curves(lines_logged), "curves"),
         _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
         _section("Inputs", _inputs(inputs, report)),
         _section("Beside boosted trees", baseline_table(report)),
         _section("Metrics", _metrics(report)),
-        *(_section(f"By {name}", _by_value(of)) for name, of in (report.by or {}).items()),
+        *(
+            _section(f"By {name}", table_of(("value", "rows", *FIGURES_BY_VALUE), by_value(values)))
+            for name, values in (report.by or {}).items()
+        ),
         _section("Recalibration", recalibration_table(report)),
         _section("Days", _days(report)),
         _section("Where the time went", _time(report)),
-        _section("Tables", _tables(report)),
+        _section("Tables", table_of(("table", "rows", "memory"), tables)),
         _section("Conf", fill("conf", text=conf_text)),
     ]
     return fill("page", title=title, sections=joined(sections, "\n"))
@@ -73,6 +87,10 @@ def render(
 
 def _section(name: str, body: Markup, kind: str = "block") -> Markup:
     return fill("section", name=name, kind=kind, body=body) if body else body
+
+
+def _note(text: str) -> Markup:
+    return fill("note", text=text)
 
 
 def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
@@ -113,10 +131,10 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
     steps = [line for line in lines_logged if line.event == "step"]
     evaluations = [line for line in lines_logged if line.event == "evaluation"]
 
-    def trained(key: str) -> list[tuple[float, float]]:
+    def trained(key: str) -> list[Point]:
         return [(line.step, value) for line in steps if (value := getattr(line, key)) is not None]
 
-    def evaluated(key: str) -> list[tuple[float, float]]:
+    def evaluated(key: str) -> list[Point]:
         points = [(line.step, number_of(line.validation, key)) for line in evaluations]
         return [(step, value) for step, value in points if value is not None]
 
@@ -142,13 +160,13 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
 
 
 def _calibration(report: Report) -> Markup:
-    bins = report.calibration
-    if not bins:
-        return Markup()
+    if not report.calibration:
+        return NOTHING
+    tenths = [(entry["prediction"], entry["label"]) for entry in report.calibration]
     chart = diagonal(
         "mean label of tenths of the examples",
         "mean prediction",
-        [Series("tenths, by prediction", [(b["prediction"], b["label"]) for b in bins], 1, True)],
+        Series("tenths, by prediction", tenths, 1, True),
     )
     return joined([chart, _histogram(report)])
 
@@ -157,13 +175,12 @@ def _histogram(report: Report) -> Markup:
     """How the predictions of examples with and without a click are distributed."""
     bins = report.histogram
     ends = [0.0, *(entry["up_to"] for entry in bins)]
-    middles = [(low + high) / 2 for low, high in pairwise(ends)]
 
-    def shares(key: str) -> list[tuple[float, float]]:
+    def shares(key: str) -> list[Point]:
         total = sum(entry[key] for entry in bins)
         return [
-            (middle, entry[key] / total)
-            for middle, entry in zip(middles, bins, strict=True)
+            ((low + high) / 2, entry[key] / total)
+            for (low, high), entry in zip(pairwise(ends), bins, strict=True)
             if total > 0
         ]
 
@@ -176,8 +193,8 @@ def _histogram(report: Report) -> Markup:
 
 def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
     if not inputs:
-        return Markup()
-    highest = max((row.importance or 0.0 for row in inputs), default=0.0)
+        return NOTHING
+    highest = max(row.importance or 0.0 for row in inputs)
     measured = any(row.importance is not None for row in inputs)
     groups = [row.group for row in inputs if row.group is not None]
     shared = {group for group in groups if groups.count(group) > 1}
@@ -186,9 +203,11 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
     rows = []
     for row in inputs:
         name = f" ({row.group})" if row.rows is not None and row.group in shared else ""
+        # Without a bar an input that every example has.
+        covered = None if row.coverage is None or row.coverage >= 1 else row.coverage
         cells = [
             _sorted_cell(row.kind, row.kind),
-            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), _part_covered(row.coverage)),
+            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), covered),
             _sorted_cell(row.ids, _shown(row.ids, ".2f")),
             _sorted_cell(row.rows, _shown(row.rows, ",") + name),
             _sorted_cell(row.bytes, NONE if row.bytes is None else size(row.bytes)),
@@ -198,7 +217,7 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
             lost = row.importance
             share = None if lost is None or highest <= 0 else max(lost / highest, 0.0)
             cells.append(_sorted_cell(lost, _shown(lost, "+.5f"), share))
-        rows.append(table_row(row.name, cells))
+        rows.append((row.name, *cells))
     split = f"data.{report.split}" if report.split else "no data"
     notes = [f"Coverage and ids per example are of {split}: of a number, how often it is not 0."]
     if shared:
@@ -208,12 +227,7 @@ def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
             f"Importance is the {report.importance_of} lost when the input's values are shuffled "
             "between rows, together with what is made of them."
         )
-    return joined([table_of(names, rows, "sortable"), fill("note", text=" ".join(notes))])
-
-
-def _part_covered(coverage: float | None) -> float | None:
-    """What a bar shows; None, without a bar, of an input that every example has."""
-    return None if coverage is None or coverage >= 1 else coverage
+    return joined([table_of(names, rows, "sortable"), _note(" ".join(notes))])
 
 
 def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
@@ -224,14 +238,14 @@ def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
 
 def _metrics(report: Report) -> Markup:
     names = [name for name in METRICS if name != "calibration"]
-    keys = [key for key in (*names, "reference_auc") if key in report.metrics]
-    heads = report.heads
+    columns = [report.metrics, *report.heads.values()]
     rows = [
-        table_row(key, [_shown(number_of(of_head, key), ".6f") for of_head in columns])
-        for columns in [(report.metrics, *heads.values())]
-        for key in keys
+        (key, *(_shown(number_of(of_head, key), ".6f") for of_head in columns))
+        for key in (*names, "reference_auc")
+        if key in report.metrics
     ]
     main = str(report.metrics.get("head", "main head"))
+    heads = report.heads
     return table_of(["", main if heads else f"data.{report.split}", *heads], rows)
 
 
@@ -239,7 +253,7 @@ def _days(report: Report) -> Markup:
     """Each day with the metrics of the model before it was trained on the day."""
     days = report.days or ()
     if not days:
-        return Markup()
+        return NOTHING
     newest = days[-DAYS_SHOWN:][::-1]
     known = next((day.before for day in newest if day.before), {})
     keys = [key for key in ("auc", "gauc", "logloss", "mse") if key in known]
@@ -248,9 +262,8 @@ def _days(report: Report) -> Markup:
         figures = [_shown(number_of(day.before or {}, key), ".5f") for key in keys]
         name, share = max(day.new_ids.items(), key=lambda of_slot: of_slot[1], default=("", None))
         most = NONE if share is None else f"{name} {share:.1%}"
-        evicted = sum((day.evicted or {}).values())
-        cells = (f"{day.rows:,}", *figures, most, f"{evicted:,}", "; ".join(day.accepted))
-        rows.append(table_row(day.day, cells))
+        evicted = f"{sum((day.evicted or {}).values()):,}"
+        rows.append((day.day, f"{day.rows:,}", *figures, most, evicted, "; ".join(day.accepted)))
     names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
     note = (
         "Metrics are of the model before it was trained on the day; new ids are the share of "
@@ -258,105 +271,45 @@ def _days(report: Report) -> Markup:
     )
     if len(days) > len(newest):
         note += f" These are the last {len(newest):,} of {len(days):,}."
-    return joined([fill("note", text=note), table_of(names, rows)])
+    return joined([_note(note), table_of(names, rows)])
 
 
 def _time(report: Report) -> Markup:
     timing = report.timing
     waited = timing.input_wait_seconds
-    parts = [
-        ("steps", timing.training_seconds - waited, 1),
-        ("waiting for input", waited, 2),
-        ("evaluation", timing.evaluation_seconds, 3),
-        ("checkpoints", timing.save_seconds, 4),
-    ]
-    rest = timing.seconds - sum(seconds for _, seconds, _ in parts)
-    parts.append(("all else", max(rest, 0.0), 5))
-    total = sum(max(seconds, 0.0) for _, seconds, _ in parts)
+    seconds = {
+        "steps": timing.training_seconds - waited,
+        "waiting for input": waited,
+        "evaluation": timing.evaluation_seconds,
+        "checkpoints": timing.save_seconds,
+    }
+    seconds["all else"] = max(timing.seconds - sum(seconds.values()), 0.0)
+    parts = [(name, max(value, 0.0)) for name, value in seconds.items()]
+    total = sum(value for _, value in parts)
     if not total:
-        return Markup()
-    bars = [
-        fill("time_bar", colour=colour, share=f"{max(seconds, 0) / total:.4f}")
-        for _, seconds, colour in parts
-    ]
-    keys = [
-        fill("time_key", colour=colour, text=f"{name} {clock(seconds)} ({seconds / total:.0%})")
-        for name, seconds, colour in parts
-    ]
-    whole = fill("time", bars=joined(bars), keys=joined(keys))
-    exchange = timing.exchange or ExchangeReport()
-    return joined([whole, _workers(timing.workers, exchange) if timing.workers else Markup()])
-
-
-def _workers(processes: Sequence[WorkerFigures], exchange: ExchangeReport) -> Markup:
-    """What each worker and server owns, exchanged and waited for."""
-    workers = [process for process in processes if process.role == "worker"]
-    servers = len(processes) - len(workers)
-    names = [*range(len(workers)), *(f"server {number}" for number in range(servers))]
-    of_workers: dict[str, Sequence[object]] = {
-        "computing": [f"{w.share(w.compute_seconds):.0%}" for w in workers],
-        "for data": [f"{w.share(w.input_wait_seconds):.0%}" for w in workers],
-        "for others": [f"{w.share(w.worker_wait_seconds + w.idle_seconds):.0%}" for w in workers],
-        "exchanging": [f"{w.share(w.exchange_seconds):.0%}" for w in workers],
-    }
-    note = (
-        "Rows that a worker owns, what it sent and received, and shares of its time in steps: it "
-        "computed, waited for data, waited for other workers, and for the answers of owners."
-    )
-    if any(worker.left_out for worker in workers):
-        of_workers["left out"] = [f"{worker.left_out:,}" for worker in workers]
-        note += " Left out are the steps that began without it; it trained their batches later."
-    if exchange.awaited:
-        of_workers["waited for it"] = [f"{seconds:,.1f} s" for seconds in exchange.awaited]
-    if exchange.staleness:
-        of_workers["mean staleness"] = [f"{of.mean:.2f}" for of in exchange.staleness]
-        of_workers["most"] = [of.max for of in exchange.staleness]
-        of_workers["most ahead"] = [of.ahead for of in exchange.staleness]
-        note += (
-            " Staleness: how many batches, of any worker, were applied after the rows of a batch "
-            "were read and before its gradients were; ahead: of the slowest worker, in batches."
-        )
-    columns = {
-        "rows": [f"{process.rows:,}" for process in processes],
-        "memory": [size(process.bytes) for process in processes],
-        "network": [f"{process.bytes_per_second / 1e6:.1f} MB/s" for process in processes],
-        **{head: [*cells, *[NONE] * servers] for head, cells in of_workers.items()},
-    }
-    cells_of_rows = zip(*columns.values(), strict=True)
-    rows = [table_row(name, cells) for name, cells in zip(names, cells_of_rows, strict=True)]
-    return joined([table_of(("worker", *columns), rows), fill("note", text=note)])
-
-
-def _tables(report: Report) -> Markup:
-    rows = [
-        table_row(name, (f"{table.rows:,}", size(table.bytes)))
-        for name, table in report.tables.items()
-    ]
-    return table_of(("table", "rows", "memory"), rows)
+        return NOTHING
+    bars, keys = [], []
+    for colour, (name, value) in enumerate(parts, 1):
+        text = f"{name} {clock(seconds[name])} ({seconds[name] / total:.0%})"
+        bars.append(fill("time_bar", colour=colour, share=f"{value / total:.4f}"))
+        keys.append(fill("time_key", colour=colour, text=text))
+    return fill("time", bars=joined(bars), keys=joined(keys))
 
 
 def _shown(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
 
 
-def _by_value(values: Sequence[ValueFigures]) -> Markup:
-    rows = [
-        table_row(
-            words_of(of),
-            [f"{of.examples:,}", *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE)],
-        )
+def by_value(values: Sequence[ValueFigures]) -> list[list[str]]:
+    """For each value of a column its text, its rows and their metrics."""
+    return [
+        [
+            "all others" if of.value is None else of.value or "(empty)",
+            f"{of.examples:,}",
+            *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE),
+        ]
         for of in values
     ]
-    return table_of(("value", "rows", *FIGURES_BY_VALUE), rows)
-
-
-def words_of(value: ValueFigures) -> str:
-    """Which rows the figures are of."""
-    return "all others" if value.value is None else value.value or "(empty)"
-
-
-def _weak_points(report: Report) -> Markup:
-    return joined(fill("note", text=sentence) for sentence in report.weak_points or ())
 
 
 def in_words(head: RecalibratedHead) -> str:
@@ -380,18 +333,11 @@ def recalibration_table(report: Report) -> Markup:
     heads = report.recalibration or {}
     names = [name for name in FIGURES if name != "ctr"]
     rows = [
-        table_row(
-            head,
-            [
-                f"{of_head.slope:.5g}",
-                f"{of_head.intercept:.5g}",
-                *(changed(of_head, name, "→") for name in names),
-            ],
-        )
-        for head, of_head in heads.items()
+        (head, f"{of.slope:.5g}", f"{of.intercept:.5g}", *(changed(of, key, "→") for key in names))
+        for head, of in heads.items()
     ]
     table = table_of(("head", "slope", "intercept", *names), rows)
-    return joined([table, fill("note", text=NOTE)]) if rows else Markup()
+    return joined([table, _note(NOTE)]) if rows else NOTHING
 
 
 def side_by_side(report: Report, baseline: Baseline) -> list[tuple[str, str, str]]:
@@ -424,8 +370,7 @@ def baseline_table(report: Report) -> Markup:
     """The section of the page, empty without a baseline."""
     baseline = report.baseline
     if baseline is None:
-        return Markup()
-    rows = [table_row(name, cells) for name, *cells in side_by_side(report, baseline)]
+        return NOTHING
     heading = f"data.{report.split}" if report.split else ""
     notes = []
     if baseline.rows < baseline.rows_seen:
@@ -439,5 +384,6 @@ def baseline_table(report: Report) -> Markup:
         f"The trees have {baseline.columns:,} columns, {baseline.categorical:,} of them with "
         "categories."
     )
+    rows = side_by_side(report, baseline)
     table = table_of((heading, "recipe", baseline.library), rows)
-    return joined([table, fill("note", text=" ".join(notes))])
+    return joined([table, _note(" ".join(notes))])

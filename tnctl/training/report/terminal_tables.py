@@ -10,8 +10,8 @@ from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
 from tnctl.evaluation.value_figures import FIGURES, ValueFigures
+from tnctl.training.report.page import by_value, side_by_side
 from tnctl.training.report.page import in_words as recalibration_in_words
-from tnctl.training.report.page import side_by_side, words_of
 from tnctl.training.report.report_document import Baseline, Report
 from tnctl.training.run_folder import PAGE, REPORT
 
@@ -79,15 +79,7 @@ def show_report(output: str, report: Report) -> None:
 
 def show_by_value(name: str, values: Sequence[ValueFigures]) -> None:
     """The metrics on the rows of each value of a column, as the page has them."""
-    rows = [
-        [
-            words_of(value),
-            f"{value.examples:,}",
-            *(shown(getattr(value, key), 4) for key in FIGURES),
-        ]
-        for value in values
-    ]
-    progress.table("", (name, "rows", *FIGURES), rows)
+    progress.table("", (name, "rows", *FIGURES), by_value(values))
 
 
 def show_baseline(report: Report, baseline: Baseline) -> None:

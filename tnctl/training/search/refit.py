@@ -26,6 +26,17 @@ def refit(conf: Conf, output: str, number: int, passes: int, golden: int) -> Rep
     return train(replace(conf_of_all_data(conf, passes), output=output), golden=golden)
 
 
+def passes_of_best(report: Report) -> int:
+    """How many passes the model took that a run has kept.
+
+    Where the best model is of the middle of a pass, those up to the nearest end of one.
+    """
+    if report.best is None or not report.best.kept:
+        return len(report.epochs)
+    step = report.best.step
+    return min(report.epochs, key=lambda epoch: abs(epoch.step - step)).epoch
+
+
 def conf_of_all_data(conf: Conf, passes: int) -> Conf:
     """A conf whose training data has data.validation too; nothing decides when training ends.
 

@@ -1,7 +1,8 @@
 """A search: trials one after the other, shared with other commands of the same search."""
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,14 +17,14 @@ from tnctl import files, progress
 from tnctl.checkpoint.document import number_of
 from tnctl.data.days import daily
 from tnctl.documents import plain
-from tnctl.errors import refuse_if
+from tnctl.errors import Failure, refuse_if
 from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import events, run_folder
 from tnctl.training.report.report_document import Report
 from tnctl.training.run import train
-from tnctl.training.search import results, study
+from tnctl.training.search import study
 from tnctl.training.search.search_parameters import Parameter, Value, words
 from tnctl.training.state import RunState
 from tnctl.training.sweeping import attempted
@@ -31,6 +32,13 @@ from tnctl.training.sweeping import attempted
 # Keys in which trials of one search may differ.
 NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}
 SECONDS_BETWEEN_LOOKS = 0.05
+# Optuna's states, those of the best trials first, as the table shows them.
+STATES = {
+    "COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "WAITING": "unfinished",
+    "FAIL": "undefined",
+}  # fmt: skip
+FOLDER = re.compile(r"(trial|refit)-[0-9]{4,}")  # of a run of a search
+LONGEST_VALUE = 40  # characters of a value in the table
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,77 @@ def check(conf: Conf) -> None:
     )
 
 
-def search(space: Space, settings: Settings) -> tuple[results.Results, int]:
+@dataclass(frozen=True)
+class Results:
+    """Optuna's trials of a search, and the numbers of those that failed in this command."""
+
+    trials: Sequence[FrozenTrial]
+    monitor: str
+    failed: Set[int]
+
+    def ranked(self) -> list[FrozenTrial]:
+        """The trials, the best first; those that were stopped are behind all that were not."""
+        sign = -1 if METRICS[self.monitor].greater_is_better else 1
+
+        def rank(trial: FrozenTrial) -> tuple[int, bool, float, int]:
+            value, state = value_of(trial), list(STATES).index(trial.state.name)
+            return state, value is None, 0.0 if value is None else sign * value, trial.number
+
+        return sorted(self.trials, key=rank)
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The best trial that was trained to its end; None without one."""
+        return next((trial for trial in self.ranked()[:1] if trial.state.name == "COMPLETE"), None)
+
+    @property
+    def under_way(self) -> int:
+        """How many trials other commands train."""
+        running = {trial.number for trial in self.trials if trial.state.name == "RUNNING"}
+        return len(running - self.failed)
+
+    def show(self, parameters: Sequence[Parameter]) -> None:
+        """The table of trials, the best first."""
+        rows = []
+        for trial in self.ranked():
+            values = [_text(trial.params.get(parameter.key)) for parameter in parameters]
+            state = "failed" if trial.number in self.failed else STATES[trial.state.name]
+            rows.append((str(trial.number), *values, shown(value_of(trial), 5), state))
+        names = [parameter.key.lstrip("+") for parameter in parameters]
+        progress.table("", ("trial", *names, f"{self.monitor} (validation)", ""), rows)
+
+
+def value_of(trial: FrozenTrial) -> float | None:
+    """The metric of a trial; of one that was not trained to its end, its last evaluation."""
+    value, evaluations = trial.value, trial.intermediate_values
+    if value is None and evaluations:
+        value = evaluations[max(evaluations)]
+    return None if value is None or not isfinite(value) else float(value)
+
+
+def _text(value: Value | None) -> str:
+    """A value as the table shows it."""
+    if value is None:
+        return "-"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def folder_of(number: int) -> str:
+    """The folder of a trial under the output."""
+    return f"trial-{number:04d}"
+
+
+def report_of(output: str, number: int) -> Report:
+    """The report of a trial that was trained to its end. Raises Failure."""
+    url = files.join(output, folder_of(number))
+    report = run_folder.finished(url)
+    if report is None:
+        raise Failure(f"{url} has no whole report of the best trial. Give overwrite=true")
+    return report
+
+
+def search(space: Space, settings: Settings) -> tuple[Results, int]:
     """Make the trials that are left, and show a table; the exit code is not 0 when some failed.
 
     Other commands of the same search make some of them at the same time. Raises UserError for the
@@ -93,30 +171,15 @@ def search(space: Space, settings: Settings) -> tuple[results.Results, int]:
     with study.storage_errors(settings.storage or files.join(first.output, study.JOURNAL)):
         trials = Trials(space, settings, first)
         trials.make()
-        summary = trials.summary()
-    results.show(summary, space.parameters)
-    failed = trials.failed
+        failed = trials.failed
+        results = Results(trials.recorded(), first.evaluation.monitor, failed.keys())
+    results.show(space.parameters)
     if failed:
         progress.say(
-            f"{len(failed):,} of {len(summary.trials):,} trials failed; the same command tries "
+            f"{len(failed):,} of {len(results.trials):,} trials failed; the same command tries "
             "them again"
         )
-    return summary, max(failed.values(), default=0)
-
-
-def path_of(output: str) -> str:
-    """The path or URL of an output, without secrets, from wherever the command was given."""
-    local = files.local_path(output)
-    return str(masked(output if local is None else str(local.resolve())))
-
-
-def folders_of_runs(output: str) -> list[str]:
-    """The folders in which an earlier search may have its trials, and the best one refitted."""
-    return [
-        files.join(output, entry.name)
-        for entry in files.listed(output)
-        if entry.kind == "folder" and results.FOLDER.fullmatch(entry.name)
-    ]
+    return results, max(failed.values(), default=0)
 
 
 class Trials:
@@ -131,7 +194,6 @@ class Trials:
         """`first` is one of the confs of the search. Raises UserError, Failure."""
         self._space, self._settings, self._output = space, settings, first.output
         self._monitor = first.evaluation.monitor
-        self._greater = bool(METRICS[self._monitor].greater_is_better)
         self.failed: dict[int, int] = {}
         common = {
             "parameters": plain(tuple(space.parameters)),
@@ -143,29 +205,30 @@ class Trials:
             local.mkdir(parents=True, exist_ok=True)  # for locks
         with self._turn():
             storage = study.storage_at(settings.storage, self._output)
-            name = study.NAME if settings.storage is None else path_of(self._output)
+            name = study.NAME
+            if settings.storage is not None:  # which may have other searches: by its path
+                name = str(masked(self._output if local is None else str(local.resolve())))
             if settings.overwrite:
                 self._remove_earlier(storage, name)
-            self._study = study.opened(
-                storage, name, common, greater=self._greater, prune=settings.prune
-            )
+            greater = bool(METRICS[self._monitor].greater_is_better)
+            self._study = study.opened(storage, name, common, greater=greater, prune=settings.prune)
 
     def _remove_earlier(self, storage: Any, name: str) -> None:
         """Remove an earlier search in the output. Raises UserError while a command is at it."""
-        runs = folders_of_runs(self._output)
+        runs = [
+            files.join(self._output, entry.name)
+            for entry in files.listed(self._output)
+            if entry.kind == "folder" and FOLDER.fullmatch(entry.name)
+        ]
         for folder in runs:
             run_folder.refuse_foreign(folder)
         study.delete(storage, name, self._held)
         for folder in runs:
             run_folder.remove(folder)
 
-    def summary(self) -> results.Results:
-        """The trials as they are recorded."""
-        return results.Results(self._recorded(), self._monitor, self._greater, self.failed.keys())
-
     def make(self) -> None:
         """Train trials until none is left that no other command trains."""
-        if known := self._recorded():
+        if known := self.recorded():
             done = sum(trial.state.is_finished() for trial in known)
             progress.say(f"{done:,} trials are done")
         while True:
@@ -182,24 +245,24 @@ class Trials:
                 trial = self._next(stack)
             yield trial
 
-    def _recorded(self) -> list[FrozenTrial]:
+    def recorded(self) -> list[FrozenTrial]:
+        """The trials as they are recorded."""
         trials: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
         return trials
 
     def _held(self, number: int) -> AbstractContextManager[None]:
         """The lock of a trial, held in the block. Raises HeldError."""
-        return files.locked(self._output, name=f".{results.folder_of(number)}.lock")
+        return files.locked(self._output, name=f".{folder_of(number)}.lock")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Wait for the turn of this command, which ends with the block."""
         with ExitStack() as stack:
             while True:
-                try:
+                with suppress(files.HeldError):
                     stack.enter_context(files.locked(self._output, name=".sweep.lock"))
                     break
-                except files.HeldError:
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                time.sleep(SECONDS_BETWEEN_LOOKS)
             yield
 
     def _next(self, stack: ExitStack) -> Trial | None:
@@ -207,7 +270,7 @@ class Trials:
 
         One that failed in this command is not tried again.
         """
-        known = self._recorded()
+        known = self.recorded()
         for trial in known:
             if trial.state == TrialState.RUNNING and trial.number not in self.failed:
                 with suppress(files.HeldError):
@@ -253,7 +316,7 @@ class Trials:
         # data.split stays what it is: without it, its rows would be trained.
         return replace(
             conf,
-            output=files.join(self._output, results.folder_of(number)),
+            output=files.join(self._output, folder_of(number)),
             data=replace(conf.data, test=None),
             evaluation=replace(conf.evaluation, test=False),
             baseline=replace(conf.baseline, enabled=False),  # the same trees for all trials
@@ -264,9 +327,9 @@ class Trials:
 
         The nth evaluation is compared with the nth of others. An undefined one is left out.
         """
-        for place, value in enumerate(values, 1):
+        for step, value in enumerate(values, 1):
             if value is not None and isfinite(value):
-                trial.report(value, place)  # what is recorded already stays as it is
+                trial.report(value, step)  # what is recorded already stays as it is
         return bool(trial.should_prune())
 
     def _complete(self, trial: Trial, report: Report) -> None:

@@ -1,139 +1,128 @@
 """What can be trained and is probably a mistake: warnings of `tnctl check` about data and steps."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl.data.batches import Batch
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.sources import Source
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Train
-from tnctl.starting.column_figures import figures
-from tnctl.starting.column_value import (
-    BUCKETS,
-    GIVES_AWAY,
-    best_value_auc,
-    edges_of,
-    held_out_auc,
-    in_words,
-    rows_of_one_label,
-)
+from tnctl.starting.column_figures import Figures, figures
+from tnctl.starting.column_value import GIVES_AWAY, alike_rows, best_auc, in_words
 from tnctl.starting.multiple_values import separator_of
-from tnctl.training.sample_ids import LEAST_VALUES, NumberFigures, occurrences, spread
+from tnctl.training.check.sample import NumberFigures, Sample
 
+LEAST_VALUES = 100  # of which a rule is taken
 FEWEST_STEPS = 100
 STEPS = 400  # that an advised batch size gives at least
 SMALLEST_BATCH = 32
 LARGE = 1000.0  # a number that no layer should get unscaled
 
 
-def of_labels(conf: Conf, layout: Layout, sample: list[Batch]) -> Iterator[str]:
+def of_labels(conf: Conf, layout: Layout, sample: Sample) -> Iterator[str]:
     """The label among the inputs: by its column, or by values that nearly always go with it."""
     label_columns = {label.column for label in conf.data.all_labels.values()}
     read = {
         f"slots.{name}": slot_columns(name, slot, conf.slots) for name, slot in conf.slots.items()
     } | {f"numeric.{name}": numeric_columns(name, n) for name, n in conf.numeric.items()}
+    others = []
     for key, columns in read.items():
-        for column in label_columns.intersection(columns):
+        shared = label_columns.intersection(columns)
+        for column in shared:
             yield (
                 f"{key} reads '{column}', the column of a label: the model is given the answer. "
                 f"Leave it out: '~{key}'"
             )
-    labels = np.concatenate([batch.labels for batch in sample])
-    numeric = np.concatenate([batch.numeric for batch in sample])
-    spreads = list(map(spread, conf.slots.values()))
-    for place, name in enumerate(conf.data.all_labels):
-        label = labels[:, place]
+        others += [] if shared else [key.partition(".")[::2]]
+    for index, name in enumerate(conf.data.all_labels):
+        label = sample.batch.labels[:, index].astype(np.float64)
         if set(np.unique(label)) != {0.0, 1.0} or len(label) < LEAST_VALUES:
             continue
-        words = label_in_words(conf.data, name)
-        for number, slot_name in enumerate(conf.slots):
-            if label_columns.intersection(read[f"slots.{slot_name}"]):
-                continue
-            ids, owners = occurrences(spreads, sample, [number])
-            if reason := reason_of_ids(ids, owners, label):
-                yield gives_away(f"slots.{slot_name}", words, reason)
-        for number_name, (start, width) in layout.numeric_columns.items():
-            key, at = f"numeric.{number_name}", start - layout.numeric_at
-            if key in read and not label_columns.intersection(read[key]):
-                reasons = (reason_of_numbers(numeric[:, at + n], label) for n in range(width))
-                if reason := next(filter(None, reasons), ""):
-                    yield gives_away(key, words, reason)
+        for section, input_name in others:
+            if section == "slots":
+                reason = reason_of_ids(*sample.occurrences([input_name]), label)
+            else:
+                numbers = numbers_of(input_name, layout, sample).T
+                reason = next(filter(None, (reason_of_numbers(n, label) for n in numbers)), "")
+            if reason:
+                yield (
+                    f"{section}.{input_name} gives the label {label_in_words(conf.data, name)} "
+                    f"away: {reason} in the sample. Is it known before the label is?"
+                )
 
 
-def gives_away(key: str, label: str, reason: str) -> str:
-    return (
-        f"{key} gives the label {label} away: {reason} in the sample. Is it known before the "
-        "label is?"
-    )
+def numbers_of(name: str, layout: Layout, sample: Sample) -> NDArray[np.float32]:
+    """The numbers of a numeric input, float32 [rows, width]."""
+    column, width = layout.numeric_columns[name]
+    return sample.batch.numeric[:, column - layout.numeric_at :][:, :width]
 
 
 def reason_of_ids(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64], label: NDArray[np.float32]
+    ids: NDArray[np.uint64], owners: NDArray[np.int64], labels: NDArray[np.float64]
 ) -> str:
     """Why the ids of a slot give the label away, as `tnctl init` measures it; empty if not.
 
-    `ids` and `owners`, the row of each, are [n]; `label` is 0 or 1, float32 [rows].
+    `ids` and `owners`, the row of each, are [n]; `labels` are 0 or 1, float64 [rows].
     """
     if not len(ids):
         return ""
-    labels = label.astype(np.float64)
-    codes = np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    counts = np.bincount(owners, minlength=len(labels))
-    of_rows = np.where(counts > 0, 0, -1)
-    if counts.max() <= 1:
-        of_rows[owners] = codes
-        areas = [held_out_auc(of_rows, labels)]
-    else:
-        areas = [
-            held_out_auc(np.minimum(counts, BUCKETS), labels),
-            best_value_auc(codes, owners, labels),
-        ]
-    return _reason(of_rows, areas, labels, "a certain value" if counts.max() <= 1 else "values")
+    values, codes = np.unique(ids, return_inverse=True)
+    lengths = np.bincount(owners, minlength=len(labels))
+    column = Figures("", len(labels), "id", pa.array(values), codes, lengths)
+    if lengths.max() > 1:
+        return _reason(column, labels, "values")
+    of_rows = np.full(len(labels), -1)
+    of_rows[owners] = codes
+    return _reason(replace(column, codes=of_rows, lengths=None), labels, "a certain value")
 
 
-def reason_of_numbers(numbers: NDArray[np.float32], label: NDArray[np.float32]) -> str:
-    """The same of a numeric input, float32 [rows]: of its values or buckets of them."""
-    labels = label.astype(np.float64)
+def reason_of_numbers(numbers: NDArray[np.float32], labels: NDArray[np.float64]) -> str:
+    """Why numbers, float32 [rows], or buckets of them give the label away; empty if not."""
     values, codes = np.unique(numbers.astype(np.float64), return_inverse=True)
-    buckets = np.searchsorted(edges_of(values), values, side="right")[codes]
-    areas = [held_out_auc(codes, labels), held_out_auc(buckets, labels)]
-    return _reason(codes, areas, labels, "a certain number")
+    column = Figures("", len(labels), "number", pa.array(values), codes)
+    return _reason(column, labels, "a certain number")
 
 
-def _reason(
-    codes: NDArray[np.int64], areas: list[float], labels: NDArray[np.float64], value: str
-) -> str:
-    area = max(max(area, 1 - area) for area in areas)
+def _reason(column: Figures, labels: NDArray[np.float64], value: str) -> str:
+    area = best_auc(column, labels)
     if area >= GIVES_AWAY:
         return f"alone it has an AUC of {area:.3f}"
-    rows = rows_of_one_label(codes, labels)
+    rows = alike_rows(column, labels)
     return in_words(rows, value) if rows else ""
 
 
-def of_one_class(
-    data: Data, labels: NDArray[np.float32], texts: Mapping[str, list[str]]
-) -> Iterator[str]:
-    """Labels [rows, labels] that never vary; `texts` are some of each one's texts in the data."""
-    for (name, label), values in zip(data.all_labels.items(), labels.T, strict=True):
+def of_one_class(data: Data, sample: Sample) -> Iterator[str]:
+    """Labels that never vary."""
+    for (name, label), values in zip(data.all_labels.items(), sample.batch.labels.T, strict=True):
         if not (values == values[0]).all():
             continue
-        words = label_in_words(data, name)
-        if label.positive is not None and not values[0] and texts.get(name):
+        words, texts = label_in_words(data, name), sample.labels.get(name)
+        if label.positive is not None and not values[0] and texts:
             never = " or ".join(map(quoted, label.positive))
             yield (
                 f"the label {words} is never {never} in the sample, so that it is 0 in every row. "
-                f"Its texts: {', '.join(map(quoted, texts[name]))}"
+                f"Its texts: {', '.join(map(quoted, texts))}"
             )
         else:
             yield (
                 f"the label {words} is {values[0]:g} in every row of the sample. Is the data "
                 "sorted by it, or is it another column?"
             )
+
+
+def of_constant_numbers(
+    inputs: Mapping[str, Numeric], layout: Layout, sample: Sample
+) -> Iterator[str]:
+    """Numeric inputs that do not vary."""
+    for name in filter(inputs.__contains__, layout.numeric_columns):
+        values = numbers_of(name, layout, sample)
+        if len(values) > 1 and (values == values[0]).all():
+            yield f"numeric.{name} is the same number in every row of the sample"
 
 
 def of_numbers(
@@ -198,27 +187,14 @@ def label_in_words(data: Data, name: str) -> str:
     return f"{name} {column}" if data.labels else column
 
 
-def constant_numbers(inputs: Collection[str], layout: Layout, sample: list[Batch]) -> list[str]:
-    """The names of `inputs`, the numeric ones, that do not vary."""
-    numeric = np.concatenate([batch.numeric for batch in sample])
-    equal = (numeric == numeric[0]).all(axis=0)
-    return [
-        name
-        for name, (column, width) in layout.numeric_columns.items()
-        if name in inputs and len(numeric) > 1 and equal[column - layout.numeric_at :][:width].all()
-    ]
-
-
-def same_files(conf: Conf) -> list[str]:
+def same_files(conf: Conf) -> Iterator[str]:
     """Splits that read a file of data.train."""
     if conf.data.is_generated or conf.data.prepared is not None:
-        return []
+        return
     trained = set(Source(conf, "train").files)
-    # Of a split that data.split cuts off, training reads other rows of these files.
-    splits = [name for name in ("validation", "test") if getattr(conf.data, name) is not None]
-    shared = {split: sorted(trained & set(Source(conf, split).files)) for split in splits}
-    return [
-        f"data.{split} reads {url}, which is trained on"
-        for split, urls in shared.items()
-        for url in urls[:1]
-    ]
+    for split in ("validation", "test"):
+        # Of a split that data.split cuts off, training reads other rows of these files.
+        if getattr(conf.data, split) is None:
+            continue
+        for url in sorted(trained & set(Source(conf, split).files))[:1]:
+            yield f"data.{split} reads {url}, which is trained on"

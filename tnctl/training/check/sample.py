@@ -1,8 +1,8 @@
-"""The ids in a sample of the data: which rows have them, and when each gets a row of a table."""
+"""The sample of a split: which rows have which ids, and what their columns were before encoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.data import numbers
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.batches import Batch
+from tnctl.data.batches import Batch, joined
 from tnctl.data.features import EncodedRows, Features
 from tnctl.data.file_pieces import Where
 from tnctl.data.numeric_inputs import vectors
@@ -22,9 +22,10 @@ from tnctl.schema import Conf, RowLife, Slot
 from tnctl.training import row_life
 
 WINDOW_ROWS = 8192
-LEAST_VALUES = 100  # of which a rule is taken
 SHOWN_TEXTS = 5
 MOST_TEXTS = 2000  # of a column, in some rows of the sample
+Ids = NDArray[np.uint64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,75 @@ class NumberFigures:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Some rows of the sample."""
+class Sample:
+    """The first rows of a split, each slot as a table; negatives are kept.
 
-    numbers: dict[str, NDArray[np.float64]]
+    `batch` has them; the others are figures of its columns as they are in the files, empty of
+    prepared rows, which have no columns.
+    """
+
+    batch: Batch
+    slots: Mapping[str, Slot]
+    numbers: dict[str, NumberFigures]
     empty: dict[str, int]
     """rows of a slot whose only id is that of missing values"""
     labels: dict[str, list[str]]
     """of each label that `positive` describes, some of its texts"""
-    texts: dict[str, pa.Array]
+    texts: dict[str, pa.ChunkedArray]
     """of each slot whose values are texts as they are, some of these"""
+
+    def ids_per_row(self, slot: str) -> Rows:
+        """How many ids each row has in a slot, int64 [rows]."""
+        ends = self.batch.offsets[list(self.slots).index(slot)][:: spread(self.slots[slot])]
+        return (ends[1:] - ends[:-1]).astype(np.int64)
+
+    def occurrences(self, slots: Sequence[str]) -> tuple[Ids, Rows]:
+        """All ids of some slots [n], and the row of each."""
+        tables = dict(zip(self.slots, self.batch.ids, strict=True))
+        rows = np.arange(self.batch.rows)
+        owners = [np.repeat(rows, self.ids_per_row(slot)) for slot in slots]
+        return np.concatenate([tables[slot] for slot in slots]), np.concatenate(owners)
+
+
+def spread(slot: Slot) -> int:
+    """The cells of a slot in an example."""
+    return slot.max_length or 1 if slot.pooling == "none" else 1
+
+
+def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -> Sample:
+    """The sample of a split: its first `rows` rows."""
+    data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
+    whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
+    tables = [([name], [spread(slot)]) for name, slot in conf.slots.items()]
+    features = LookingFeatures(whole, tables, measured, carry=conf.data.carry)
+    batch = joined(
+        list(windows(Source(whole, skipped.split), features, limit=rows, skipped=skipped))
+    )
+    figures, empty, labels, texts = (
+        {name: [values[name] for values in of_looks] for name in of_looks[0]}
+        for of_looks in zip(*features.looks or [Look({}, {}, {}, {})], strict=True)
+    )
+    return Sample(
+        batch,
+        conf.slots,
+        {name: NumberFigures.of(np.concatenate(parts)) for name, parts in figures.items()},
+        {name: sum(parts) for name, parts in empty.items()},
+        {name: sorted(set().union(*parts))[:SHOWN_TEXTS] for name, parts in labels.items()},
+        {name: pa.chunked_array(parts, pa.large_string()) for name, parts in texts.items()},
+    )
+
+
+class Look(NamedTuple):
+    """Some rows of the sample: what `Sample` says of all."""
+
+    numbers: dict[str, NDArray[np.float64]]
+    empty: dict[str, int]
+    labels: dict[str, list[str]]
+    texts: dict[str, pa.Array]
 
 
 class LookingFeatures(Features):
-    """Features that also look at what becomes ids and numbers, for `SampleFigures`.
+    """Features that also look at what becomes ids and numbers.
 
     Threads may read parts of the sample in any order.
     """
@@ -80,13 +136,6 @@ class LookingFeatures(Features):
         encoded = super().read(table, where)  # which raises for bad rows: they are not looked at
         data = self.conf.data
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
-        plain = {
-            name: whole[encoder.column]
-            for name, encoder in self._encoders.items()
-            if encoder.slot.cross is None
-            and encoder.slot.separator is None
-            and encoder.slot.ids in ("hash", "modulo")
-        }
         look = Look(
             {
                 name: vectors(whole, name, numeric, data, where).ravel()
@@ -98,40 +147,16 @@ class LookingFeatures(Features):
                 for name, label in data.all_labels.items()
                 if label.positive is not None
             },
-            {name: _some_texts(array) for name, array in plain.items()},
+            {
+                name: _some_texts(whole[encoder.column])
+                for name, encoder in self._encoders.items()
+                if encoder.slot.cross is None
+                and encoder.slot.separator is None
+                and encoder.slot.ids in ("hash", "modulo")
+            },
         )
         self.looks.append(look)
         return encoded
-
-
-@dataclass(frozen=True)
-class SampleFigures:
-    """The figures of all rows of the sample; empty of prepared rows, which have no columns."""
-
-    numbers: dict[str, NumberFigures]
-    empty: dict[str, int]
-    labels: dict[str, list[str]]
-    texts: dict[str, pa.ChunkedArray]
-
-    @classmethod
-    def of(cls, looks: list[Look]) -> "SampleFigures":
-        """Taken together."""
-        names = looks[0] if looks else Look({}, {}, {}, {})
-        return cls(
-            {
-                name: NumberFigures.of(np.concatenate([look.numbers[name] for look in looks]))
-                for name in names.numbers
-            },
-            {name: sum(look.empty[name] for look in looks) for name in names.empty},
-            {
-                name: sorted({text for look in looks for text in look.labels[name]})[:SHOWN_TEXTS]
-                for name in names.labels
-            },
-            {
-                name: pa.chunked_array([look.texts[name] for look in looks], pa.large_string())
-                for name in names.texts
-            },
-        )
 
 
 def _distinct(array: pa.Array) -> list[str]:
@@ -145,72 +170,19 @@ def _some_texts(array: pa.Array) -> pa.Array:
     array = numbers.plain(array)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         return pa.array([], pa.large_string())
-    places = np.linspace(0, len(array) - 1, min(MOST_TEXTS, len(array))).astype(np.int64)
-    return array.take(pa.array(places)).cast(pa.large_string())
+    rows = np.linspace(0, len(array) - 1, min(MOST_TEXTS, len(array))).astype(np.int64)
+    return array.take(pa.array(rows)).cast(pa.large_string())
 
 
-def read_sample(
-    conf: Conf, measured: Statistics, rows: int, skipped: Skipped
-) -> tuple[list[Batch], SampleFigures]:
-    """The first rows of a split, each slot as a table, and their figures; negatives are kept."""
-    data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
-    whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
-    tables = [([name], [spread(slot)]) for name, slot in conf.slots.items()]
-    features = LookingFeatures(whole, tables, measured, carry=conf.data.carry)
-    sample = list(windows(Source(whole, skipped.split), features, limit=rows, skipped=skipped))
-    return sample, SampleFigures.of(features.looks)
-
-
-def spread(slot: Slot) -> int:
-    """The cells of a slot in an example."""
-    return slot.max_length or 1 if slot.pooling == "none" else 1
-
-
-def ids_per_row(window: Batch, number: int, cells: int) -> NDArray[np.int64]:
-    """How many ids each row of a window has in slot `number`."""
-    ends = window.offsets[number][::cells].astype(np.int64)
-    return ends[1:] - ends[:-1]
-
-
-def members(slots: Mapping[str, Slot]) -> dict[str, list[int]]:
-    """For every share group the numbers of its slots."""
-    numbers: dict[str, list[int]] = {}
-    for number, (name, slot) in enumerate(slots.items()):
-        numbers.setdefault(slot.group or name, []).append(number)
-    return numbers
-
-
-def occurrences(
-    spreads: Sequence[int], sample: list[Batch], numbers: list[int]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """All ids of the slots with these numbers, and the row of each.
-
-    `spreads` has the cells of every slot in an example.
-    """
-    ids, owners = [], []
-    for number in numbers:
-        first = 0
-        for window in sample:
-            counts = ids_per_row(window, number, spreads[number])
-            ids.append(window.ids[number])
-            owners.append(np.repeat(np.arange(first, first + window.rows), counts))
-            first += window.rows
-    return np.concatenate(ids), np.concatenate(owners)
-
-
-def by_id(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def by_id(ids: Ids, owners: Rows) -> tuple[Rows, Rows, Rows]:
     """The order of ids by value, then row; where each distinct id starts in it; how often it is."""
     order = np.lexsort((owners, ids))
     starts = np.flatnonzero(np.diff(ids[order], prepend=~ids[order[:1]]))
     return order, starts, np.diff(starts, append=len(ids))
 
 
-def admitted(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64], life: RowLife, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """For every id that gets a row: in which row of the data, and how often it is met from it on.
+def admitted(ids: Ids, owners: Rows, life: RowLife, seed: int) -> tuple[Rows, Rows, int]:
+    """For every id that gets a row: in which row of the data, and how often it occurs from then on.
 
     The third is a sum over all ids: the occurrences up to the one that makes the row, or all where
     none does. Chances are drawn independently of the training: an expectation.
@@ -228,9 +200,7 @@ def admitted(
     return owners[order][starts[admits] + first[admits]], counts[admits] - first[admits], waited
 
 
-def first_met(
-    ids: NDArray[np.uint64], owners: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For every distinct id the first row that has it, and how often it is met."""
+def first_rows(ids: Ids, owners: Rows) -> tuple[Rows, Rows]:
+    """For every distinct id the first row that has it, and how often it occurs."""
     order, starts, times = by_id(ids, owners)
     return owners[order][starts], times

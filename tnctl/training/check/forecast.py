@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from tnctl.data import (
     units,
 )
 from tnctl.data.bad_rows import Skipped
-from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read
 from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
@@ -28,17 +27,18 @@ from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import probable_mistakes, recalibrating, row_life, schedule
-from tnctl.training.sample_ids import (
+from tnctl.training import (
+    recalibrating,
+    row_life,
+    schedule,
+)
+from tnctl.training.check import mistakes
+from tnctl.training.check.sample import (
     NumberFigures,
-    SampleFigures,
+    Sample,
     admitted,
-    first_met,
-    ids_per_row,
-    members,
-    occurrences,
+    first_rows,
     read_sample,
-    spread,
 )
 
 ROWS = 100_000  # of the sample
@@ -53,7 +53,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 PROCESS_BYTES = 700 << 20
 SERVER_BYTES = 200 << 20  # of a dedicated server, which does not import TensorFlow
 
-Bounds = tuple[float, float, float]  # estimate, low, high
+Bounds = NDArray[np.float64]  # [3]: estimate, low, high
 
 
 @dataclass
@@ -73,20 +73,17 @@ class WorkerMemory:
     @property
     def bytes(self) -> Bounds:
         """All of a worker."""
-        parts = (0.0, 0.0, 0.0) if self.servers else self.tables
-        estimate, low, high = (part + self.dense_bytes + self.process_bytes for part in parts)
-        return estimate, low, high
+        return self.tables * (not self.servers) + self.dense_bytes + self.process_bytes
 
     @property
     def bytes_of_server(self) -> Bounds:
         """All of a server."""
-        estimate, low, high = (part + self.dense_bytes + self.server_bytes for part in self.tables)
-        return estimate, low, high
+        return self.tables + self.dense_bytes + self.server_bytes
 
-    def together(self, bound: int) -> float:
-        """All workers and servers: 0 is the estimate, 1 the lower bound, 2 the upper one."""
-        servers = self.servers * self.bytes_of_server[bound] if self.servers else 0.0
-        return self.workers * self.bytes[bound] + servers
+    @property
+    def together(self) -> Bounds:
+        """All workers and servers."""
+        return self.workers * self.bytes + self.servers * self.bytes_of_server
 
     @property
     def words(self) -> str:
@@ -110,17 +107,14 @@ class TableForecast:
     """One table at the end of the data."""
 
     row_bytes: float  # with its part of the index
-    rows: tuple[float, float, float]  # estimate, low, high
+    rows: Bounds
     sketch_bytes: int = 0
     overcount: float = 0.0  # the most that the sketch counts too much at the end, of most ids
 
     @property
-    def bytes(self) -> tuple[float, float, float]:
-        """Of rows, index and sketch: estimate, low, high."""
-        estimate, low, high = (
-            max(rows * self.row_bytes, LEAST_BYTES) + self.sketch_bytes for rows in self.rows
-        )
-        return estimate, low, high
+    def bytes(self) -> Bounds:
+        """Of rows, index and sketch."""
+        return np.maximum(self.rows * self.row_bytes, LEAST_BYTES) + self.sketch_bytes
 
 
 @dataclass
@@ -177,47 +171,48 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
     skipped = Skipped("train", conf.data.bad_rows)
-    sample, figures = read_sample(conf, measured, rows, skipped)
+    sample = read_sample(conf, measured, rows, skipped)
     for split in ("validation", "test"):
         if conf.data.source(split) is not None:
             read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
-    labels = np.concatenate([batch.labels for batch in sample])
-    total = total_rows(conf, len(labels), rows, days)
-    means = dict(zip(conf.data.all_labels, labels.mean(0), strict=True))
+    total = total_rows(conf, sample.batch.rows, rows, days)
+    means = dict(zip(conf.data.all_labels, sample.batch.labels.mean(0).tolist(), strict=True))
     trained = trained_rows(conf.data.negatives, total, means)
     groups = look_at_groups(conf, sample, measured, trained)
     lives = look_at_lives(conf, sample, model, groups, trained)
-    layout = model.layout
+    layout, dense = model.layout, model.dense
     findings = Forecast(
-        sample_rows=len(labels),
+        sample_rows=sample.batch.rows,
         skipped_rows=skipped.rows,
         rows=total,
-        slots=look_at_slots(conf.slots, sample, figures.empty),
-        numbers=figures.numbers,
+        slots={name: slot_figures(name, slot, sample) for name, slot in conf.slots.items()},
+        numbers=sample.numbers,
         groups=groups,
         lives=lives,
         tables={
             of_table.name: table_findings(of_table, table, groups, lives)
             for of_table, table in zip(layout.tables, model.tables, strict=True)
         },
-        labels={name: float(mean) for name, mean in means.items()},
+        labels=means,
         unused=unused_columns(conf),
         x=[(name, *place) for name, place in (layout.pooled | layout.numeric_columns).items()],
         linear=[name for table in layout.tables if table.linear for name in table.slots],
         sequences=[(name, seq.length, seq.width) for name, seq in layout.sequences.items()],
         heads=model.heads,
-        dense_weights=sum(model.dense.sizes),
+        dense_weights=sum(dense.sizes),
         # Weights, the optimizer's state and gradients.
-        dense_bytes=4 * sum(model.dense.sizes) * (2 + len(model.dense.states)),
+        dense_bytes=4 * sum(dense.sizes) * (2 + len(dense.states)),
         batch=batch,
         days=days,
         workers=None,
-        precision=bfloat16_advice(conf.train, sum(model.dense.sizes)),
+        precision=bfloat16_advice(conf.train, sum(dense.sizes)),
         warnings=[],
     )
-    if conf.cluster.start is not None and conf.cluster.workers is not None:
-        findings.workers = worker_memory(conf.cluster.workers, conf.cluster.servers, findings)
-    findings.warnings = warnings(conf, layout, findings, sample, figures)
+    if conf.cluster.start is not None and (workers := conf.cluster.workers) is not None:
+        servers = conf.cluster.servers
+        part = bytes_of_tables(findings) / (servers or workers)
+        findings.workers = WorkerMemory(workers, part, findings.dense_bytes, servers=servers)
+    findings.warnings = warnings(conf, layout, findings, sample)
     return findings
 
 
@@ -234,36 +229,35 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
     )
 
 
-def look_at_slots(
-    slots: Mapping[str, Slot], sample: list[Batch], empty: Mapping[str, int]
-) -> dict[str, SlotFigures]:
-    """Coverage and ids of every slot; `empty` are rows that only have the id of missing values."""
-    findings = {}
-    for number, (name, slot) in enumerate(slots.items()):
-        cells = spread(slot)
-        counts = np.concatenate([ids_per_row(batch, number, cells) for batch in sample])
-        findings[name] = SlotFigures(
-            (int((counts > 0).sum()) - empty.get(name, 0)) / len(counts),
-            float(counts.mean()),
-            int(counts.max()),
-            len(np.unique(np.concatenate([batch.ids[number] for batch in sample]))),
-            slot.group or name,
-        )
-    return findings
+def slot_figures(name: str, slot: Slot, sample: Sample) -> SlotFigures:
+    """Coverage and ids of a slot."""
+    counts = sample.ids_per_row(name)
+    return SlotFigures(
+        (int((counts > 0).sum()) - sample.empty.get(name, 0)) / len(counts),
+        float(counts.mean()),
+        int(counts.max()),
+        len(np.unique(sample.occurrences([name])[0])),
+        slot.group or name,
+    )
+
+
+def members(slots: Mapping[str, Slot]) -> dict[str, list[str]]:
+    """For every share group its slots."""
+    names: dict[str, list[str]] = {}
+    for name, slot in slots.items():
+        names.setdefault(slot.group or name, []).append(name)
+    return names
 
 
 def look_at_groups(
-    conf: Conf, sample: list[Batch], measured: statistics.Statistics, total: RowCount
+    conf: Conf, sample: Sample, measured: statistics.Statistics, total: RowCount
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
-    rows = sum(batch.rows for batch in sample)
-    growths, names = {}, list(conf.slots)
-    spreads = list(map(spread, conf.slots.values()))
-    for group, numbers in members(conf.slots).items():
-        name = names[numbers[0]]
-        most = counted_ids(name, conf.slots[name], measured)
-        first_rows, times = first_met(*occurrences(spreads, sample, numbers))
-        grown = grown_to(first_rows, times, rows, total, math.inf if most is None else most)
+    growths = {}
+    for group, names in members(conf.slots).items():
+        most = counted_ids(names[0], conf.slots[names[0]], measured)
+        ids = first_rows(*sample.occurrences(names))
+        grown = grown_to(ids, sample.batch.rows, total, math.inf if most is None else most)
         if most is not None and conf.optimizer.updates == "all":
             grown = replace(grown, end=most, low=most, high=most)
         growths[group] = grown
@@ -271,27 +265,27 @@ def look_at_groups(
 
 
 def grown_to(
-    first_rows: NDArray[np.int64],
-    times: NDArray[np.int64],
+    ids: tuple[NDArray[np.int64], NDArray[np.int64]],
     rows: int,
     total: RowCount,
     limit: float = math.inf,
 ) -> Growth:
-    """The growth to the end of the data, whose number of rows is an estimate too."""
+    """The growth to the end of the data, whose number of rows is an estimate too.
+
+    `ids` are the row of each id's first occurrence, and its occurrences.
+    """
     return replace(
-        growth(first_rows, times, rows, total.estimate, limit),
-        low=growth(first_rows, times, rows, total.low, limit).low,
-        high=growth(first_rows, times, rows, total.high, limit).high,
+        growth(*ids, rows, total.estimate, limit),
+        low=growth(*ids, rows, total.low, limit).low,
+        high=growth(*ids, rows, total.high, limit).high,
     )
 
 
 def look_at_lives(
-    conf: Conf, sample: list[Batch], model: Model, groups: dict[str, Growth], total: RowCount
+    conf: Conf, sample: Sample, model: Model, groups: dict[str, Growth], total: RowCount
 ) -> dict[str, LifeForecast]:
     """The effect of the rules for rows on every share group that has any."""
-    rows = sum(batch.rows for batch in sample)
-    numbers = members(conf.slots)
-    spreads = list(map(spread, conf.slots.values()))
+    rows, slots = sample.batch.rows, members(conf.slots)
     findings = {}
     for layout, table in zip(model.layout.tables, model.tables, strict=True):
         for group, life in zip(layout.groups, layout.lives, strict=True):
@@ -299,18 +293,12 @@ def look_at_lives(
                 continue
             grown, counted = groups[group], 0.0
             if life.waits:
-                first_rows, times, waited = admitted(
-                    *occurrences(spreads, sample, numbers[group]), life, conf.seed
-                )
-                grown = grown_to(first_rows, times, rows, total, grown.high)
+                *ids, waited = admitted(*sample.occurrences(slots[group]), life, conf.seed)
+                grown = grown_to((ids[0], ids[1]), rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
-            most = most_rows(life.eviction, table.stride) or math.inf
-            grown = replace(
-                grown,
-                end=min(grown.end, most),
-                low=min(grown.low, most),
-                high=min(grown.high, most),
-            )
+            if most := most_rows(life.eviction, table.stride):
+                end, low, high = (min(n, most) for n in (grown.end, grown.low, grown.high))
+                grown = replace(grown, end=end, low=low, high=high)
             findings[group] = LifeForecast(row_life.rules(life), groups[group], grown, counted)
     return findings
 
@@ -322,7 +310,7 @@ def trained_rows(negatives: float, total: RowCount | None, labels: Mapping[str, 
     if negatives == 1:
         return total
     [rate] = labels.values()
-    share = float(rate + (1 - rate) * negatives)
+    share = rate + (1 - rate) * negatives
     return RowCount(total.estimate * share, total.low * share, total.high * share)
 
 
@@ -333,22 +321,18 @@ def table_findings(
     lives: dict[str, LifeForecast],
 ) -> TableForecast:
     """The size of a table from the growth of its groups."""
-    each = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
-    estimate, low, high = (sum(getattr(g, key) for g in each) for key in ("end", "low", "high"))
+    grown = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
+    rows = np.array([(of.end, of.low, of.high) for of in grown], np.float64).sum(axis=0)
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
     overcount = math.e * row_life.SKETCH_LINES / sketch * counted if sketch else 0.0
-    return TableForecast(table.stride + INDEX_BYTES, (estimate, low, high), sketch, overcount)
+    return TableForecast(table.stride + INDEX_BYTES, rows, sketch, overcount)
 
 
-def worker_memory(workers: int, servers: int, findings: Forecast) -> WorkerMemory:
-    """What each of several workers needs: its part of the tables, and all dense weights."""
-    estimate, low, high = (
-        sum(table.bytes[bound] for table in findings.tables.values()) / (servers or workers)
-        for bound in range(3)
-    )
-    return WorkerMemory(workers, (estimate, low, high), findings.dense_bytes, servers=servers)
+def bytes_of_tables(findings: Forecast) -> Bounds:
+    """The memory of all tables."""
+    return np.sum([np.zeros(3), *(table.bytes for table in findings.tables.values())], axis=0)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:
@@ -362,28 +346,22 @@ def unused_columns(conf: Conf) -> list[str] | None:
     return [name for name in present if name not in used]
 
 
-def warnings(
-    conf: Conf, layout: Layout, findings: Forecast, sample: list[Batch], figures: SampleFigures
-) -> list[str]:
+def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: Sample) -> list[str]:
     """What can be trained and is probably a mistake."""
-    labels = np.concatenate([batch.labels for batch in sample])
     said = [
         f"slots.{name} has no id in the sample: check its column and data.missing"
         for name, slot in findings.slots.items()
         if not slot.coverage
     ]
-    said += probable_mistakes.of_labels(conf, layout, sample)
-    said += [
-        f"numeric.{name} is the same number in every row of the sample"
-        for name in probable_mistakes.constant_numbers(conf.numeric, layout, sample)
-    ]
-    said += probable_mistakes.of_numbers(conf.numeric, figures.numbers)
-    said += probable_mistakes.of_lists(conf.data.missing, figures.texts)
-    said += probable_mistakes.of_one_class(conf.data, labels, figures.labels)
+    said += mistakes.of_labels(conf, layout, sample)
+    said += mistakes.of_constant_numbers(conf.numeric, layout, sample)
+    said += mistakes.of_numbers(conf.numeric, sample.numbers)
+    said += mistakes.of_lists(conf.data.missing, sample.texts)
+    said += mistakes.of_one_class(conf.data, sample)
     if findings.days is None:
-        said += probable_mistakes.of_validation(conf.data)
+        said += mistakes.of_validation(conf.data)
         rows = trained_rows(conf.data.negatives, findings.rows, findings.labels).estimate
-        said += probable_mistakes.of_steps(conf.train, rows)
+        said += mistakes.of_steps(conf.train, rows)
     if findings.rows is None:
         said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
     said += [
@@ -392,30 +370,25 @@ def warnings(
         for name, table in findings.tables.items()
         if table.overcount >= 1
     ]
-    if conf.cluster.start is not None and conf.cluster.workers is not None:
-        said += filter(None, [units.too_few_at_start(Source(conf, "train"), conf.cluster.workers)])
-    return said + probable_mistakes.same_files(conf) + memory_warnings(findings)
+    if findings.workers is not None:
+        source, workers = Source(conf, "train"), findings.workers.workers
+        said += filter(None, [units.too_few_at_start(source, workers)])
+    return [*said, *mistakes.same_files(conf), *memory_warnings(findings)]
 
 
-def memory_warnings(findings: Forecast) -> list[str]:
+def memory_warnings(findings: Forecast) -> Iterator[str]:
     """Whether the tables may not fit."""
     there, each = memory_of_machine(), findings.workers
-    if each is None:
-        estimate, highest = (
-            sum(table.bytes[bound] for table in findings.tables.values()) + findings.dense_bytes
-            for bound in (0, 2)
+    what, needed = "the tables", bytes_of_tables(findings) + findings.dense_bytes
+    if each is not None:
+        what, needed = f"the {each.words}", each.together
+    estimate, _, highest = needed
+    if highest > there:
+        sure = "will" if estimate > there else "may"
+        yield (
+            f"{what} {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
+            "smaller embedding.width, or ids=modulo for the slots that grow most"
         )
-        what = "the tables"
-    else:
-        estimate, highest = each.together(0), each.together(2)
-        what = f"the {each.words}"
-    if highest <= there:
-        return []
-    sure = "will" if estimate > there else "may"
-    return [
-        f"{what} {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
-        "smaller embedding.width, or ids=modulo for the slots that grow most"
-    ]
 
 
 def memory_of_machine() -> int:
