@@ -95,9 +95,9 @@ class Sampler:
 
 
 def work() -> None:
-    """As tnctl.cli.worker, with a sampler."""
-    from tnctl.cli.main import leave_with
-    from tnctl.cli.worker import run
+    """As tnctl.launch.worker, with a sampler."""
+    from tnctl.exit_codes import leave_with
+    from tnctl.launch.ray_driver import run
 
     Sampler(Path(os.environ[SAMPLES]) / f"{os.getpid()}.jsonl")
     try:

@@ -26,7 +26,7 @@ IN_WORKERS = """
 def begin():
     threading.Thread(target={call}, daemon=True).start()
 os.register_at_fork(after_in_child=begin)
-if "tnctl.cli.worker" in sys.orig_argv:
+if "tnctl.launch.worker" in sys.orig_argv:
     begin()
 """
 

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 
-from tnctl.cli import worker
 from tnctl.cli.main import main
+from tnctl.launch import worker
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload([__name__])

@@ -149,7 +149,7 @@ def test_a_process_with_other_threads_is_not_copied():
 LOADS = """
 import sys
 {statement}
-from tnctl.cli import worker
+from tnctl.launch import worker
 print(worker.PROGRAM.may_be_forked("train"), "tnctl.cluster.process" in sys.modules)
 """
 

@@ -16,8 +16,8 @@ GROUND = [
     "limits", "masking", "errors", "file_urls", "documents", "files", "progress", "shipped",
 ]  # fmt: skip
 LAYERS = [
-    *GROUND, "out_of_memory", "memory_limits", "cpu_shares", "optimizer_table", "folders",
-    "manifest", "ownership", "outputs", "schema", "saved_conf", "tables",
+    *GROUND, "out_of_memory", "exit_codes", "memory_limits", "cpu_shares", "optimizer_table",
+    "folders", "manifest", "ownership", "outputs", "schema", "saved_conf", "tables",
     "data", "model", "checkpoint", "evaluation", "starting", "training", "serving",
     "tensornet", "cluster", "launch", "cli", "api",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from conftest import CONF, write_clicks
 
 from tnctl import files, schema
-from tnctl.cli import compose, worker
+from tnctl.cli import compose
 from tnctl.cluster import worker_errors
 from tnctl.errors import UserError
 from tnctl.launch import local_workers
@@ -70,7 +70,7 @@ def test_workers_get_the_conf_and_overwrite_until_there_is_a_checkpoint(ran, fol
 
 def kept(output, workers, overwrite=False):
     cluster = schema.Cluster(start="local", workers=workers)
-    with local_workers.started(cluster, str(output), overwrite, worker.PROGRAM) as processes:
+    with local_workers.started(cluster, str(output), overwrite) as processes:
         return processes.logs
 
 

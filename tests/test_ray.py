@@ -24,7 +24,7 @@ NAMES = {
     "head": "gcs_server",
     "raylet": "raylet/raylet",
     "actor": "ray::WorkerActor",
-    "worker": "tnctl.cli.worker",
+    "worker": "tnctl.launch.worker",
 }
 
 

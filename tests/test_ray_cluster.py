@@ -232,7 +232,7 @@ def patch():
                 os.kill(int(status.split()[1]), signal.SIGKILL)
         return called(*arguments, **options)
     setattr(kind, os.environ["METHOD"], at_the_call)
-if "tnctl.cli.worker" in sys.orig_argv:
+if "tnctl.launch.worker" in sys.orig_argv:
     threading.Thread(target=patch, daemon=True).start()
 """
 

@@ -9,12 +9,12 @@ import tensorflow as tf
 from test_cluster import conf_of
 from test_cluster_faults import Assigned
 
-from tnctl.cli.main import leave_with
 from tnctl.cluster import cluster_member, process, worker_errors
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, UserError
+from tnctl.exit_codes import leave_with
 
 TRACEBACK = "rank-0-traceback.log"
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.printing import print_json, say, table
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
-from tnctl.cli.quiet import quiet_tensorflow
+from tnctl.cli.command_names import module_of
 from tnctl.errors import UserError, refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.saved_conf import conf_of, refuse_odd_urls
 from tnctl.schema import Conf, Data, differences, from_values
 
@@ -47,11 +48,11 @@ def with_checkpoint(
             refuse_unnamed_recipe(checkpoint, conf.recipe_name, "conf" in taken)
         check(checkpoint, conf, taken)
         if name is not None and conf.cluster.start is not None:
-            from tnctl.cli.worker import PROGRAM
             from tnctl.launch import reading_workers
 
+            lead = module_of(name).lead
             return reading_workers.read(
-                name, conf, checkpoint.folder, taken, PROGRAM, runs_recipe=runs_recipe
+                name, lead, conf, checkpoint.folder, taken, runs_recipe=runs_recipe
             )
         quiet_tensorflow()
         return job(checkpoint, conf, taken)

@@ -1,16 +1,11 @@
-"""The commands, their help, and exit codes: 0 done, 1 failed, 2 wrong arguments."""
+"""The commands and their help."""
 
-import os
 import sys
-import traceback
-from collections.abc import Callable
-from typing import NoReturn
 
 from tnctl import __version__, shipped
 from tnctl.cli.command_names import COMMANDS, module_of
-from tnctl.errors import Stopped, UserError, did_you_mean
-from tnctl.masking import masked
-from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
+from tnctl.errors import UserError, did_you_mean
+from tnctl.exit_codes import leave_with
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -19,29 +14,6 @@ def main(arguments: list[str] | None = None) -> None:
     command = arguments[0] if arguments else ""
     name = f"tnctl {command}" if command in COMMANDS else "tnctl"
     leave_with(name, lambda: run(command, arguments[1:]))
-
-
-def leave_with(name: str, action: Callable[[], int]) -> NoReturn:
-    """Leave with the exit code of an action, or with the line of what it raises."""
-    code = 1
-    try:
-        sys.exit(action())
-    except (UserError, Stopped) as error:
-        message, code = f"{name}: {error}", error.exit_code
-    except KeyboardInterrupt:
-        message, code = f"{name}: interrupted", 130
-    except BrokenPipeError:
-        # The reader of the pipe has ended, and nobody reads a message.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except Exception as error:
-        if is_out_of_memory(error):
-            message = f"{name}: {OutOfMemory(error, MORE_MEMORY)}"
-        else:
-            # As Python shows it, but libraries put URLs into their messages with all they hold.
-            message = masked(traceback.format_exc()).rstrip("\n")
-    print(message, file=sys.stderr)
-    sys.exit(code)
 
 
 def run(command: str, arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
 """`tnctl prepare`."""
 
 from tnctl.cli import compose
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 TAKES = ("conf", "to")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tnctl import files, progress, schema
 from tnctl.cli import arguments, compose
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 from tnctl.training.search.search_parameters import Parameter, words
 

@@ -1,8 +1,8 @@
 """`tnctl train`."""
 
 from tnctl.cli import arguments, compose, sweep
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 OF_A_SEARCH = ("sweep.trials", "sweep.seed", "sweep.prune", "sweep.storage", "sweep.refit")
@@ -45,15 +45,13 @@ def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
     if conf.cluster.start != "env":  # each of whose workers runs this command
         plan.check_files(conf, overwrite)
     if conf.cluster.start in ("local", "ray"):
-        from tnctl.cli.worker import PROGRAM
         from tnctl.launch import local_workers
 
-        return local_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
+        return local_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
     if conf.cluster.start == "env":
-        from tnctl.cli.worker import PROGRAM
         from tnctl.launch import env_workers
 
-        return env_workers.train(conf, PROGRAM, overwrite=overwrite, golden=golden, accept=accept)
+        return env_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
     quiet_tensorflow()
     from tnctl.training.report.terminal_tables import show_report
     from tnctl.training.run import train as train_conf

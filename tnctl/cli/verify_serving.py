@@ -11,8 +11,8 @@ from tnctl.cli.checkpoint_choice import (
     output_of,
     with_checkpoint,
 )
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.errors import UserError, refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:

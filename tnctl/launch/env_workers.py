@@ -19,7 +19,6 @@ from tnctl.cluster.joining.patience import Patience
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.launch import environment
-from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses, Place
 from tnctl.launch.local_workers import (
     claim_logs,
@@ -29,6 +28,7 @@ from tnctl.launch.local_workers import (
     newest_checkpoint,
 )
 from tnctl.launch.supervisor import TRAIN, Supervisor
+from tnctl.launch.worker import PROGRAM
 from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -37,12 +37,12 @@ TOKEN = re.compile(r"[!-~]{32,512}")
 MAKE_A_TOKEN = "(umask 077; openssl rand -hex 32 > token)"
 
 
-def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
+def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
     """Train a conf as the worker or server that the environment says; the exit code of the run.
 
-    This process supervises the worker, which runs the program. Raises UserError for an environment
-    that says no worker, or two; with exit code 75, by which a scheduler knows that it may start the
-    command again, when workers are lost again and again.
+    This process supervises the worker. Raises UserError for an environment that says no worker, or
+    two; with exit code 75, by which a scheduler knows that it may start the command again, when
+    workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
     certificates.read(conf.tls)  # for an error before anything is started
@@ -64,7 +64,7 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
         return Supervisor(
             lambda _: task,
             partial(newest_checkpoint, conf.output),
-            LocalProcesses(logs, silence, place=place, program=program),
+            LocalProcesses(logs, silence, place=place, program=PROGRAM),
             restarts=conf.cluster.restarts,
             lost_code=LOST,
         ).run()

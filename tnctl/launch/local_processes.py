@@ -33,7 +33,7 @@ from tnctl.launch.worker_processes import (
 )
 
 # -P: no module is imported from the folder in which the command was given.
-COMMAND = (sys.executable, "-P", "-m", "tnctl.cli.worker")
+COMMAND = (sys.executable, "-P", "-m", "tnctl.launch.worker")
 # Seconds of a worker's stop for each look at it: longer ones were a stop of this process itself.
 MOST_COUNTED = 0.4
 

@@ -18,10 +18,10 @@ from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.transport import certificates
 from tnctl.errors import refuse_if
-from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
 from tnctl.launch.supervisor import TRAIN, Processes, Supervisor
+from tnctl.launch.worker import PROGRAM
 from tnctl.manifest import NAME as MANIFEST
 from tnctl.ownership import WORKER_LOGS, WORKERS, Claims, survey
 from tnctl.progress import say
@@ -30,11 +30,11 @@ from tnctl.schema import Cluster, Conf
 LOG_OF_RAY = "ray.log"  # what Ray itself says
 
 
-def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept: bool) -> int:
-    """Train a conf by `cluster.workers` processes of a program; the exit code of the run.
+def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
+    """Train a conf by `cluster.workers` processes; the exit code of the run.
 
     They are given {"command", "conf", "overwrite", "golden", "accept"}, as the arguments of
-    `run.train`. Raises Failure while another process trains into the same output, and
+    `training_run.train`. Raises Failure while another process trains into the same output, and
     when workers are lost again and again.
     """
     refuse_if(find_spec("grpc") is None, NEEDS_GRPC)
@@ -56,15 +56,13 @@ def train(conf: Conf, program: Program, *, overwrite: bool, golden: int, accept:
             "accept": accept,
         }
 
-    with started(conf.cluster, conf.output, overwrite, program) as processes:
+    with started(conf.cluster, conf.output, overwrite) as processes:
         newest = partial(newest_checkpoint, conf.output)
         return Supervisor(task, newest, processes, restarts=conf.cluster.restarts).run()
 
 
 @contextmanager
-def started(
-    cluster: Cluster, output: str, overwrite: bool, program: Program
-) -> Iterator[Processes]:
+def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processes]:
     """The processes of a cluster, with their logs in its output; none is left after the block.
 
     Raises UserError when a file of the logs is not tnctl's.
@@ -78,7 +76,7 @@ def started(
     if cluster.start != "ray":
         with kept_logs(output, names) as logs:
             silence = cluster.timeout * SILENCE
-            yield LocalProcesses(logs, silence, servers=cluster.servers, program=program)
+            yield LocalProcesses(logs, silence, servers=cluster.servers, program=PROGRAM)
         return
     with (
         kept_logs(output, names) as (*logs, log_of_ray),

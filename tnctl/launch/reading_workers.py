@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +15,11 @@ from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
 from tnctl.launch import env_workers
-from tnctl.launch.forked_process import Program
 from tnctl.launch.local_processes import LocalProcesses, Place
 from tnctl.launch.local_workers import LOG_OF_RAY, log_names, membership_of
 from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
 from tnctl.launch.supervisor import Processes, Supervisor
+from tnctl.launch.worker import PROGRAM
 from tnctl.ownership import WORKER_LOGS
 from tnctl.progress import say
 from tnctl.schema import Cluster, Conf
@@ -29,16 +29,17 @@ EXPORT = "export-embeddings"
 
 def read(
     command: str,
+    lead: Callable[..., int],
     conf: Conf,
     checkpoint: str,
     arguments: dict[str, str],
-    program: Program,
     *,
     runs_recipe: bool,
 ) -> int:
     """Run a command that reads a checkpoint on the workers of a conf; its exit code.
 
-    They are given {"command", "conf", "checkpoint", "arguments", "runs_recipe", "logs"}: the
+    They are given {"command", "lead", "conf", "checkpoint", "arguments", "runs_recipe", "logs"}:
+    the name of a function of a module, which rank 0 imports and calls as cluster.process.Lead; the
     checkpoint's folder, what the command line has beside the conf, whether they need the recipe,
     and where worker 0 may write a traceback, None where it is shown. With cluster=env this process
     supervises the worker that the environment says. Raises UserError for an environment that says
@@ -58,12 +59,13 @@ def read(
         place = None if place is None else dataclasses.replace(place, servers=0)
     task = {
         "command": command,
+        "lead": f"{lead.__module__}:{lead.__name__}",
         "conf": dataclasses.asdict(conf),
         "checkpoint": checkpoint,
         "arguments": arguments,
         "runs_recipe": runs_recipe,
     }
-    with _processes(command, conf.cluster, place, program) as (processes, folder):
+    with _processes(command, conf.cluster, place) as (processes, folder):
         task["logs"] = folder
         return Supervisor(
             lambda _: task,
@@ -76,7 +78,7 @@ def read(
 
 @contextmanager
 def _processes(
-    command: str, cluster: Cluster, place: Place | None, program: Program
+    command: str, cluster: Cluster, place: Place | None
 ) -> Iterator[tuple[Processes, str | None]]:
     """The processes of a command, and a folder of this machine for tracebacks of worker 0.
 
@@ -96,7 +98,7 @@ def _processes(
         silence, servers = cluster.timeout * SILENCE, 0 if place else cluster.servers
         yield (
             LocalProcesses(
-                logs, silence, name=command, place=place, servers=servers, program=program
+                logs, silence, name=command, place=place, servers=servers, program=PROGRAM
             ),
             str(logs[0].parents[1]),
         )

@@ -7,13 +7,14 @@ import signal
 import sys
 from functools import cache
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import NoReturn
 
-from tnctl.cli.command_names import module_of
-from tnctl.cli.main import leave_with
-from tnctl.cli.quiet import quiet_tensorflow
 from tnctl.cluster.joining.assignment import Assignment, Supervised
+from tnctl.exit_codes import leave_with
 from tnctl.launch.forked_process import Program, name_process
+from tnctl.launch.supervisor import TRAIN
+from tnctl.model.quiet import quiet_tensorflow
 
 
 def is_server(assignment: Assignment) -> bool:
@@ -30,11 +31,9 @@ def run() -> int:
         quiet_tensorflow()
     from tnctl.cluster import process
 
-    command = supervised.assignment.task["command"]
-    if command == "train" or is_server(supervised.assignment):
-        return process.work(supervised, process.train)  # which rank 0 alone calls
-    lead = module_of(command).lead
-    return process.work(supervised, lead)
+    # Only rank 0 calls it. A server would import what it does without.
+    lead = supervised.assignment.task.get("lead") if supervised.assignment.rank == 0 else None
+    return process.work(supervised, resolve_name(lead) if lead else process.train)
 
 
 @cache  # workers are started again
@@ -44,11 +43,9 @@ def load(command: str) -> None:
     import_module("tnctl.cluster.process")
     import_module("tnctl.cluster.rank_0.cluster_processes")
     import_module("tnctl.cluster.workers.follower")
-    if command == "train":
+    if command == TRAIN:
         import_module("tnctl.training.report.terminal_tables")
         import_module("tnctl.training.run")
-    else:
-        module_of(command)
     gc.collect()
     gc.freeze()  # a collection would write to all objects, and so copy their memory
 
