@@ -15,8 +15,8 @@ from tnctl.checkpoint import rows as checkpoint_rows
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.checkpoint.decayed_rows import shows_as_read, unseen_days
 from tnctl.errors import Failure, UserError
-from tnctl.tensornet import block_rows, dense_weights, table_folders
-from tnctl.tensornet.block_rows import ADAGRAD, ADAM, FTRL, RULES, RowForm
+from tnctl.tensornet import dense_weights, table_files
+from tnctl.tensornet.table_files import ADAGRAD, ADAM, FTRL, RULES, RowForm
 
 ROOT = Path(__file__).parent.parent
 CONF = """\
@@ -122,9 +122,9 @@ def test_every_dialect_is_read_exactly(tmp_path, ranks, more):
     rule = next(r for r in RULES if r.name == more.get("optimizer", "AdaGrad"))
     [_, deep] = tables(200, exact=more.get("form") == "bin", **more)
     tn.Weights([deep], ranks).write(tmp_path)
-    [source] = table_folders.source_at(str(tmp_path)).tables
+    [source] = table_files.source_at(str(tmp_path)).tables
     assert (source.name, source.ranks, len(source.files)) == ("deep", ranks, 8 * ranks)
-    blocks = [list(block_rows.rows_of(url, RowForm(rule, 3))) for url in source.files]
+    blocks = [list(table_files.rows_of(url, RowForm(rule, 3))) for url in source.files]
     read = {int(row["id"]): row for rows in blocks for block in rows for row in block}
     assert sum(len(block) for rows in blocks for block in rows) == len(deep.rows) == len(read)
     for row in deep.rows:
@@ -371,7 +371,7 @@ def block_of(name, count=40):
 
 
 def read(path, form):
-    return sum(len(rows) for rows in block_rows.rows_of(str(path), form))
+    return sum(len(rows) for rows in table_files.rows_of(str(path), form))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -492,9 +492,9 @@ def test_damaged_folders(tmp_path, change):
     tn.Weights(tables(24)).write(tmp_path / "tn")
     change_tree(tmp_path / "tn", change)
     with pytest.raises(Failure) as error:
-        for table in table_folders.source_at(str(tmp_path / "tn")).tables:
+        for table in table_files.source_at(str(tmp_path / "tn")).tables:
             for url in table.files:
-                list(block_rows.rows_of(url, RowForm(ADAGRAD, int(table.name == "deep") * 2 + 1)))
+                list(table_files.rows_of(url, RowForm(ADAGRAD, int(table.name == "deep") * 2 + 1)))
     assert str(tmp_path / "tn") in str(error.value)
 
 

@@ -8,9 +8,9 @@ from tnctl.errors import UserError, did_you_mean, quoted
 from tnctl.model.layout import Layout, segments
 from tnctl.schema import Conf, Slot
 from tnctl.tables import Segment
-from tnctl.tensornet.block_rows import RULES, Described, RowForm, Rule
+from tnctl.tensornet.table_files import RULES, Described, RowForm, Rule
 
-GIVEN = re.compile(r"([^:,]+):([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
+GIVEN = re.compile(r"([^:,]+):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)")
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,9 @@ def named_weights(given: str, known: Sequence[Weights]) -> dict[str, Weights]:
                 "tables= is NAME:GROUP.SEGMENT for each table, by commas, with the segments linear "
                 f"and embedding. Received: {quoted(entry)}"
             )
-        name, group, segment = match[1], match[2], match[3]
-        if segment is None:
-            fitting = [weights for weights in known if weights.segment.name == group]
-        else:
-            fitting = [weights for weights in known if weights.name == f"{group}.{segment}"]
+        name, received = match[1], match[2]
+        fitting = [w for w in known if received in (w.name, w.segment.name)]
         if len(fitting) != 1:
-            received = group if segment is None else f"{group}.{segment}"
             raise UserError(
                 f"tables={entry.strip()}: the conf has {len(fitting) or 'no'} {received}. "
                 f"{did_you_mean(received, [weights.name for weights in known])}"

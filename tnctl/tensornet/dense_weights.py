@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv as pc
 from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.tables import Optimizer
-from tnctl.tensornet.block_rows import damage_reported
+from tnctl.tensornet.table_files import damage_reported, tabbed
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model
@@ -35,6 +34,9 @@ BLOCK_START = re.compile(
 )
 LEAST_POWER = 1e-36  # below it a float has lost digits
 MANY_STEPS = 100_000  # after which Adam corrects nothing any more
+
+# A block of a file: its optimizer, float32 [n, 1 + states], and the power of beta2.
+Block = tuple[str, NDArray[np.float32], float | None]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def read(urls: Sequence[str], expected: int) -> DenseWeights:
 
     Raises Failure for files that are damaged or of other ranks, UserError for another number.
     """
-    blocks: list[tuple[str, NDArray[np.float32], float | None]] = []
+    blocks: list[Block] = []
     for url in urls:
         text = files.read_bytes(url, most=(expected + 1000) * LONGEST_ROW)
         start = FILE_START.match(text)
@@ -87,16 +89,14 @@ def read(urls: Sequence[str], expected: int) -> DenseWeights:
     return DenseWeights(name, weights[:, 0], states, min(powers) if powers else None)
 
 
-def blocks_of(
-    url: str, text: bytes, start: int
-) -> list[tuple[str, NDArray[np.float32], float | None]]:
-    """The blocks of a file: (optimizer, [n, 1 + states], power of beta2). Raises Failure."""
+def blocks_of(url: str, text: bytes, start: int) -> list[Block]:
+    """The blocks of a file. Raises Failure."""
     heads = list(BLOCK_START.finditer(text, start))
-    begun = [start, *(head.start() for head in heads)]
+    ends = [*(head.start() for head in heads[1:]), len(text)]
     if not heads or heads[0].start() != start or text.count(b"opt_name:") != len(heads):
         raise Failure(f"{url} has a block without opt_name or array_size. Copy it again")
     blocks = []
-    for head, end in zip(heads, [*begun[2:], len(text)], strict=True):
+    for head, end in zip(heads, ends, strict=True):
         name, size = head[1].decode().lower(), int(head[2])
         if name not in STATES:
             raise Failure(
@@ -106,14 +106,7 @@ def blocks_of(
         rows = np.zeros((0, len(columns)), np.float32)
         if (lines := text[head.end() : end]).strip():
             with damage_reported(url):
-                table = pc.read_csv(
-                    io.BytesIO(lines),
-                    pc.ReadOptions(column_names=columns),
-                    pc.ParseOptions(delimiter="\t", quote_char=False),
-                    pc.ConvertOptions(
-                        column_types=dict.fromkeys(columns, pa.float32()), null_values=[]
-                    ),
-                )
+                table = pc.read_csv(io.BytesIO(lines), *tabbed(columns))
             rows = np.stack([column.to_numpy() for column in table.columns], axis=1)
         if len(rows) != size or not np.isfinite(rows).all():
             raise Failure(

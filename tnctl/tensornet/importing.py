@@ -1,9 +1,10 @@
 """`tnctl import tensornet=DIR`: TensorNet's tables become the first checkpoint of a run."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +37,23 @@ from tnctl.ownership import CHECKPOINT
 from tnctl.progress import Display, say, table, waiting
 from tnctl.schema import Conf
 from tnctl.tensornet import conf_tables, dense_weights
-from tnctl.tensornet.block_rows import FTRL, described, rows_of
 from tnctl.tensornet.conf_tables import Weights
 from tnctl.tensornet.joined_records import (
-    MOST_PARTS,
     Ages,
     JoinCounts,
     JoinedTable,
     PartedRows,
-    no_ages,
     parts_needed,
 )
-from tnctl.tensornet.table_folders import Source, SourceTable, source_at
+from tnctl.tensornet.table_files import (
+    FTRL,
+    LONGEST_AGE,
+    Source,
+    SourceTable,
+    described,
+    rows_of,
+    source_at,
+)
 
 TOLERANCE = 2e-5  # of a text's six digits, over the sums
 
@@ -132,17 +138,11 @@ def paired(
     return pairs, [name for name in by_name if name not in chosen]
 
 
-def blocks_of(pair: Pair) -> Iterator[NDArray[Any]]:
-    """All rows of a table, rank by rank and block by block."""
-    for url in pair.source.files:
-        yield from rows_of(url, pair.weights.form)
-
-
 def part_rows(
     pairs: list[Pair], source: Source, folder: Path
 ) -> tuple[dict[str, PartedRows], Ages]:
     """All rows, parted by the hashes of their keys, by the names of tables; and their ages."""
-    present, done, count = no_ages(), 0, 0
+    present, done, count = np.zeros(LONGEST_AGE + 1, np.bool_), 0, 0
     stored = sum(pair.source.bytes for pair in pairs)
     number_of_parts = parts_needed(stored)
     parted: dict[str, PartedRows] = {}
@@ -154,7 +154,8 @@ def part_rows(
             )
 
             ftrl = FtrlWeights(pair.weights)
-            with closing(parted[name].write(blocks_of(pair))) as written:
+            blocks = chain.from_iterable(rows_of(url, form) for url in pair.source.files)
+            with closing(parted[name].write(blocks)) as written:
                 for read in written:
                     present[read["age"]] = True
                     ftrl.add(read)
@@ -168,38 +169,33 @@ def part_rows(
     return parted, Ages(present, 0 if day is None else day.toordinal())
 
 
+@dataclass
 class Saving:
     """Writes a checkpoint of rows that are parted, with the clock that makes them so old."""
 
-    def __init__(
-        self,
-        conf: Conf,
-        model: Model,
-        source: Source,
-        pairs: list[Pair],
-        parted: Mapping[str, PartedRows],
-        ages: Ages,
-        notes: list[str],
-        trained_dense: bool,
-    ) -> None:
-        self._conf, self._model, self._source = conf, model, source
-        self._pairs, self._parted, self._ages = pairs, parted, ages
-        self._notes, self._trained_dense = notes, trained_dense
+    conf: Conf
+    model: Model
+    source: Source
+    pairs: list[Pair]
+    parted: Mapping[str, PartedRows]
+    ages: Ages
+    notes: list[str]
+    trained_dense: bool
 
     def save(self) -> str:
         """Write the checkpoint, and return its folder."""
-        step = self._ages.step
-        folder = files.join(self._conf.output, f"{FOLDER}/{name_of(step)}")
+        step = self.ages.step
+        folder = files.join(self.conf.output, f"{FOLDER}/{name_of(step)}")
         with (
             waiting("saving a checkpoint"),
-            outputs.output_folder(folder, CHECKPOINT, [self._source.folder]) as output,
+            outputs.output_folder(folder, CHECKPOINT, [self.source.folder]) as output,
         ):
             inventory = output.inventory()
-            written = [self._write(inventory, place) for place in range(len(self._model.tables))]
+            written = [self._write(inventory, place) for place in range(len(self.model.tables))]
             part = StagedPart(tables=tuple(entry for entry, _ in written))
             self._note([counts for _, counts in written])
             contents = self._contents(part)
-            document = stage(inventory.writing, self._model, contents, InferenceGraph(), [part])
+            document = stage(inventory.writing, self.model, contents, InferenceGraph(), [part])
             write_golden(inventory.writing, [])
             inventory.complete(document)
         self._print()
@@ -208,21 +204,20 @@ class Saving:
 
     def _write(self, inventory: Inventory, place: int) -> tuple[TablePart, JoinCounts]:
         """Write the files of a table of the model."""
-        layout, sparse = self._model.layout.tables[place], self._model.tables[place]
-        sparse.set_step(self._ages.step)
+        layout, sparse = self.model.layout.tables[place], self.model.tables[place]
+        sparse.set_step(self.ages.step)
         sources = [
-            (pair.weights, self._parted[pair.source.name])
-            for pair in self._pairs
+            (pair.weights, self.parted[pair.source.name])
+            for pair in self.pairs
             if pair.weights.table == place
         ]
-        decays = {name: self._conf.life_of(name).shows.decay for name in layout.groups}
-        joined = JoinedTable(layout, sparse, sources, decays, self._ages)
+        decays = {name: self.conf.life_of(name).shows.decay for name in layout.groups}
+        joined = JoinedTable(layout, sparse, sources, decays, self.ages)
         size = sparse.record_dtype.itemsize
         most = sum(parted.rows for _, parted in sources)
-        count = min(rows.files_needed(most, size), MOST_PARTS)
         part_count = max((parted.count for _, parted in sources), default=1)
-        count = min(count, part_count)
-        suffix = ".zst" if self._conf.save.compression == "zstd" else ""
+        count = min(rows.files_needed(most, size), part_count)  # of at most MOST_PARTS
+        suffix = ".zst" if self.conf.save.compression == "zstd" else ""
         names = parts.named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
         shift = 64 - (part_count.bit_length() - 1)
         entries = rows.write_files(
@@ -246,88 +241,82 @@ class Saving:
         incomplete = sum(entry.incomplete for entry in counts)
         differing = sum(entry.differing for entry in counts)
         if incomplete:
-            self._notes.append(
+            self.notes.append(
                 f"{incomplete:,} rows are in one of two tables: their other weights are initialised"
             )
         if differing:
-            self._notes.append(
+            self.notes.append(
                 f"{differing:,} rows have other shows or days in two tables: those of the "
                 "embedding are kept"
             )
-        imported = {pair.weights.name for pair in self._pairs}
-        for weights in conf_tables.weights_of(self._conf, self._model.layout):
+        imported = {pair.weights.name for pair in self.pairs}
+        for weights in conf_tables.weights_of(self.conf, self.model.layout):
             if weights.name not in imported:
-                self._notes.append(f"{weights.name} is initialised: no table has it")
-        for layout in self._model.layout.tables:
+                self.notes.append(f"{weights.name} is initialised: no table has it")
+        for layout in self.model.layout.tables:
             if not layout.kind.shows:
                 groups = ", ".join(layout.groups)
-                self._notes.append(
+                self.notes.append(
                     f"show and click of {groups} are left out: life.shows.keep=true keeps them"
                 )
         day = self._day()
         if day is not None:
-            self._notes.append(f"{day} and the days before it count as trained")
+            self.notes.append(f"{day} and the days before it count as trained")
 
     def _day(self) -> str | None:
         """The day that TensorNet trained last, where the conf trains day by day too."""
-        day = self._source.day
-        return day if day and daily(self._conf) and calendar(day) else None
+        day = self.source.day
+        return day if day and daily(self.conf) and calendar(day) else None
 
     def _contents(self, part: StagedPart) -> Contents:
         """What the checkpoint has beside the model: a run that has not read any data yet."""
-        step, day = self._ages.step, self._day()
-        record = (
-            []
-            if day is None
-            else [
+        step, day = self.ages.step, self._day()
+        records = []
+        if day is not None:
+            records.append(
                 DayRecord(
                     day=day,
-                    number=self._ages.today,
+                    number=self.ages.today,
                     first_step=1,
                     last_step=step,
                     rows=0,
                     before=None,
                     accepted=["it was trained by TensorNet"],
                 )
-            ]
-        )
+            )
         return Contents(
-            clock=Clock(step, self._ages.days),
+            clock=Clock(step, self.ages.days),
             position=Position(),
             finished=False,
             golden=[],
             metrics=Metrics(steps=step, warm=self._report(part)),
-            days=record,
+            days=records,
             sessions=((uuid.uuid4().hex, 1),),
         )
 
     def _report(self, part: StagedPart) -> WarmReport:
         """What was imported, as report.json has it of a warm start; schedules begin after it."""
         count_of = {group.name: group.rows for entry in part.tables for group in entry.groups}
-        groups = {pair.weights.group for pair in self._pairs}
-        slots = self._conf.slots
+        groups = {pair.weights.group for pair in self.pairs}
+        group_of = {name: slot.group or name for name, slot in self.conf.slots.items()}
         inputs = [
             WarmInput(
                 input=name,
-                outcome="matched" if (slot.group or name) in groups else "new",
+                outcome="matched" if group_of.get(name) in groups else "new",
                 from_=None,
-                rows=count_of.get(slot.group or name),
+                rows=count_of.get(group_of.get(name, "")),
             )
-            for name, slot in slots.items()
+            for name in [*group_of, *self.conf.numeric]
         ]
-        inputs += [
-            WarmInput(input=name, outcome="new", from_=None, rows=None)
-            for name in self._conf.numeric
-        ]
-        names = list(self._model.variable_names)
-        old, new = (names, []) if self._trained_dense else ([], names)
+        names = list(self.model.variable_names)
+        old, new = (names, []) if self.trained_dense else ([], names)
         return WarmReport(
-            from_=masked(self._source.folder),
-            step=self._ages.step,
+            from_=masked(self.source.folder),
+            step=self.ages.step,
             optimizer="match",
             inputs=inputs,
             dense=WarmDense(matched=old, partly=[], new=new, dropped=[]),
-            notes=self._notes,
+            notes=self.notes,
         )
 
     def _print(self) -> None:
@@ -338,14 +327,14 @@ class Saving:
                 str(pair.weights.form.dim),
                 pair.weights.form.rule.name,
                 f"{pair.source.ranks:,}",
-                f"{self._parted[pair.source.name].rows:,}",
+                f"{self.parted[pair.source.name].rows:,}",
                 pair.weights.name,
             )
-            for pair in self._pairs
+            for pair in self.pairs
         ]
         heads = ("table", "dim", "optimizer", "ranks", "rows", "became")
-        table(f"tables of {self._source.folder}", heads, lines)
-        for note in self._notes:
+        table(f"tables of {self.source.folder}", heads, lines)
+        for note in self.notes:
             say(note)
 
 

@@ -17,8 +17,8 @@ from tnctl.errors import Failure
 from tnctl.model.layout import LINEAR, TableLayout
 from tnctl.tables import SparseTable, key_hashes
 from tnctl.tables.columns import group_salt, mix64
-from tnctl.tensornet.block_rows import LONGEST_AGE
 from tnctl.tensornet.conf_tables import Weights
+from tnctl.tensornet.table_files import LONGEST_AGE
 
 BYTES_PER_PART = 64 << 20
 MOST_PARTS = 256  # as many files are open at a time
@@ -99,11 +99,9 @@ class Ages:
 
     def __init__(self, present: NDArray[np.bool_], today: int) -> None:
         """`present` bool [LONGEST_AGE + 1] says which ages there are; `today` is a day's number."""
-        present = present.copy()
         present[0] = True
         ages = np.flatnonzero(present)[::-1]
-        self.oldest, self.step = int(ages[0]), len(ages)
-        self.today = max(today, self.oldest)
+        self.step, self.today = len(ages), max(today, int(ages[0]))
         self._steps = np.zeros(LONGEST_AGE + 1, np.uint32)
         self._steps[ages] = np.arange(1, len(ages) + 1)
         self.days = tuple((self.today - int(age), at + 1) for at, age in enumerate(ages))
@@ -111,11 +109,6 @@ class Ages:
     def steps_of(self, ages: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The step of the last change of rows of these ages, uint32 [n]."""
         return self._steps[ages]
-
-
-def no_ages() -> NDArray[np.bool_]:
-    """What `Ages` takes, without an age."""
-    return np.zeros(LONGEST_AGE + 1, np.bool_)
 
 
 @dataclass

@@ -1,12 +1,14 @@
-"""Blocks of TensorNet's sparse tables, text and binary, as arrays of rows: streamed and checked.
+"""The files of TensorNet's tables: their folders, ranks and blocks, and the rows of a block.
 
-docs/tensornet.md has the lines and records. The facts are those of TensorNet's source
-(core/ps/optimizer/*_kernel.cc, optimizer_kernel.h).
+Blocks are text or binary; they are streamed as arrays of rows, and checked. docs/tensornet.md has
+the lines and records. The facts are those of TensorNet's source (core/ps/optimizer/*_kernel.cc,
+optimizer_kernel.h).
 """
 
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -17,10 +19,158 @@ import pyarrow.csv as pc
 from numpy.typing import NDArray
 
 from tnctl import files, limits
-from tnctl.errors import Failure, quoted, shortened
+from tnctl.documents import LONGEST_PATH
+from tnctl.errors import Failure, UserError, quoted, shortened
 
+SPARSE, DENSE, LAST_DAY = "sparse_table", "dense_table", "_checkpoint"
+BLOCKS = 8  # of a rank: one for each of the lowest 3 bits of sign / 2^32
+RANK = re.compile(r"rank_(0|[1-9]\d{0,4})")
+BLOCK = re.compile(r"(sparse_)?block_([0-7])(_txt|_bin)?(\.gz)?")
+HANDLE = re.compile(r"0|[1-9]\d{0,8}")
+MOST_TABLES = 1000
+LAST_DAY_BYTES = 1 << 16
+Rows = NDArray[Any]  # of the dtype of a RowForm
 LONGEST_AGE = 100_000  # days that a row was not shown
 WIDEST = 65_536  # floats of a row
+HEAD_BYTES = 1 << 20
+BYTES_PER_READ = 4 << 20
+LONGEST_REASON = 160  # characters of what Arrow says
+HEADER = re.compile(rb"opt_name:(\w{1,32})\r?\ndim:(\d{1,6})\r?\n")
+TEXT_START = b"opt_name:"
+TYPES = {"id": pa.uint64(), "dim": pa.int32(), "age": pa.int32(), "end": pa.string()}
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """The files of a sparse table, rank by rank, and the bytes that they take."""
+
+    name: str
+    files: tuple[str, ...]
+    ranks: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint of TensorNet: `day` is the name of its folder, or None."""
+
+    folder: str
+    day: str | None
+    tables: tuple[SourceTable, ...]
+    dense: tuple[str, ...]
+    """the files of the dense table, rank by rank"""
+
+
+def source_at(url: str) -> Source:
+    """The checkpoint in a folder, or the last one of a folder with _checkpoint.
+
+    Raises UserError when it is no such folder, Failure when a file of it is missing.
+    """
+    folder = url.rstrip("/") or url
+    names = {entry.name for entry in files.listed(folder)}
+    day = None
+    if SPARSE not in names and LAST_DAY in names:
+        day = last_day(files.join(folder, LAST_DAY))
+        folder = files.join(folder, day)
+        names = {entry.name for entry in files.listed(folder)}
+    elif SPARSE in names:
+        day = folder.rpartition("/")[2] or None
+    if SPARSE not in names:
+        raise UserError(
+            f"tensornet={url}: {folder} has no folder {SPARSE}. Give what TensorNet saved its "
+            f"weights to: a folder with {LAST_DAY}, or the folder of a day in it"
+        )
+    above = files.join(folder, SPARSE)
+    listed = shown(above)
+    if len(listed) > MOST_TABLES:
+        raise Failure(f"{above} has over {MOST_TABLES:,} entries. Give a checkpoint of TensorNet")
+    for entry in listed:
+        if entry.kind != "folder":
+            raise Failure(f"{files.join(above, entry.name)} is no folder of a table")
+    tables = tuple(source_table(files.join(above, entry.name), entry.name) for entry in listed)
+    if not tables:
+        raise Failure(f"{above} has no table. Copy it again")
+    dense = dense_files(files.join(folder, DENSE)) if DENSE in names else ()
+    return Source(folder, day, tables, dense)
+
+
+def shown(folder: str) -> list[files.Listed]:
+    """What is in a folder, but for hidden files and Hadoop's own."""
+    return [entry for entry in files.listed(folder) if entry.name[0] not in "._"]
+
+
+def last_day(url: str) -> str:
+    """The folder that _checkpoint names. Raises Failure when it names none."""
+    try:
+        content = json.loads(files.read_bytes(url, most=LAST_DAY_BYTES))
+        day = content["dt"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Failure(f'{url} is not {{"dt": DAY}}, as TensorNet writes it') from error
+    is_name = isinstance(day, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.=-]*", day)
+    if not is_name or len(day) > LONGEST_PATH:
+        raise Failure(f"{url} names no folder: {quoted(str(day))}. Name the folder of a day itself")
+    return str(day)
+
+
+def source_table(folder: str, name: str) -> SourceTable:
+    """A sparse table. Raises Failure unless it has all blocks of all ranks, each once."""
+    urls: list[str] = []
+    size = 0
+    for rank, rank_folder in enumerate(rank_folders(folder)):
+        blocks: dict[int, str] = {}
+        for entry in shown(rank_folder):
+            match = BLOCK.fullmatch(entry.name)
+            if match is None or entry.kind != "file":
+                raise Failure(f"{files.join(rank_folder, entry.name)} is no block of a table")
+            if int(match[2]) in blocks:
+                raise Failure(f"{rank_folder} has block {match[2]} twice. Take the newer one away")
+            blocks[int(match[2])] = files.join(rank_folder, entry.name)
+            size += entry.bytes
+        if missing := sorted(set(range(BLOCKS)) - blocks.keys()):
+            raise Failure(
+                f"{rank_folder} has no block_{missing[0]}.gz, and TensorNet writes {BLOCKS} blocks "
+                f"for each rank. Copy rank {rank} again"
+            )
+        urls += [blocks[number] for number in range(BLOCKS)]
+    return SourceTable(name, tuple(urls), len(urls) // BLOCKS, size)
+
+
+def rank_folders(folder: str) -> list[str]:
+    """The folders of a table's ranks in their order. Raises Failure when one is missing."""
+    numbers = []
+    for entry in shown(folder):
+        match = RANK.fullmatch(entry.name)
+        if match is None or entry.kind != "folder":
+            raise Failure(f"{files.join(folder, entry.name)} is no folder of a rank")
+        numbers.append(int(match[1]))
+    if sorted(numbers) != list(range(len(numbers))) or not numbers:
+        missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
+        raise Failure(f"{folder} has no rank_{missing}. Copy the table again")
+    return [files.join(folder, f"rank_{number}") for number in range(len(numbers))]
+
+
+def dense_files(folder: str) -> tuple[str, ...]:
+    """The files of the only dense table, rank by rank.
+
+    Raises Failure when there are several tables, and when the file of a rank is missing.
+    """
+    handles = [e for e in files.listed(folder) if e.kind == "folder" and HANDLE.fullmatch(e.name)]
+    if not handles:
+        return ()
+    if len(handles) > 1:
+        raise Failure(
+            f"{folder} has {len(handles)} tables, of several optimizers of dense weights; a conf "
+            "has one. Move it away to import the rows alone"
+        )
+    above = files.join(folder, handles[0].name)
+    ranks = sorted(
+        int(entry.name)
+        for entry in files.listed(above)
+        if entry.kind == "file" and HANDLE.fullmatch(entry.name)
+    )
+    if ranks != list(range(len(ranks))):
+        raise Failure(f"{above} has the files of ranks {ranks[:8]}, and not of all. Copy it again")
+    return tuple(files.join(above, str(rank)) for rank in ranks)
 
 
 @dataclass(frozen=True)
@@ -104,24 +254,22 @@ class RowForm:
             np.dtype([("id", "<u8"), ("dim", "<i4"), *row]),
         ]
 
-    def is_possible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_possible(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows [n], of `dtype` or of a record, TensorNet can have written."""
         names = rows.dtype.names or ()
-        possible = np.isfinite(rows["weights"]).all(axis=1) & np.isfinite(rows["show"])
-        possible &= rows["show"] >= 0
-        for name in self.rule.states:
-            possible &= np.isfinite(rows[name]).all(axis=1)
-            if name not in self.rule.signed:
-                possible &= (rows[name] >= 0).all(axis=1)
-        if "click" in names:
-            possible &= np.isfinite(rows["click"]) & (rows["click"] >= 0)
+        possible = np.ones(len(rows), np.bool_)
+        for name in ("weights", "show", "click", *self.rule.states):
+            if name in names:
+                least = -np.inf if name in ("weights", *self.rule.signed) else 0
+                of_each = np.isfinite(rows[name]) & (rows[name] >= least)
+                possible &= of_each.all(axis=tuple(range(1, of_each.ndim)))
         if "age" in names:
             possible &= (rows["age"] >= 0) & (rows["age"] <= LONGEST_AGE)
         if "dim" in names:
             possible &= rows["dim"] == self.dim
-        return np.asarray(possible)
+        return possible
 
-    def check(self, rows: NDArray[Any], url: str) -> None:
+    def check(self, rows: Rows, url: str) -> None:
         """Raise Failure for the first row, of `dtype`, that TensorNet cannot have written."""
         if not (possible := self.is_possible(rows)).all():
             sign = int(rows["id"][np.argmin(possible)])
@@ -134,14 +282,6 @@ class RowForm:
     @property
     def _not_negative(self) -> str:
         return "g2sum or show" if self.rule is ADAGRAD else f"{self.rule.states[1]} or show"
-
-
-HEAD_BYTES = 1 << 20
-BYTES_PER_READ = 4 << 20
-LONGEST_REASON = 160  # characters of what Arrow says
-HEADER = re.compile(rb"opt_name:(\w{1,32})\r?\ndim:(\d{1,6})\r?\n")
-TEXT_START = b"opt_name:"
-TYPES = {"id": pa.uint64(), "dim": pa.int32(), "age": pa.int32(), "end": pa.string()}
 
 
 @dataclass(frozen=True)
@@ -184,7 +324,7 @@ def described(url: str) -> Described:
     if head.startswith(TEXT_START[: len(head)]):
         match = header_of(head, url)
         return Described(int(match[2]), match[1].decode())
-    dim = int(np.frombuffer(head[:4], "<i4")[0]) if len(head) >= 4 else 0
+    dim = int.from_bytes(head[:4], "little", signed=True)
     if not 1 <= dim <= WIDEST:
         raise Failure(
             f"{url} begins neither with opt_name: nor with the number of its weights, as blocks of "
@@ -209,7 +349,7 @@ def header_of(head: bytes, url: str) -> re.Match[bytes]:
     return match
 
 
-def rows_of(url: str, form: RowForm) -> Iterator[NDArray[Any]]:
+def rows_of(url: str, form: RowForm) -> Iterator[Rows]:
     """The rows of a block, arrays [n] of the form's dtype, of a few MiB each.
 
     Raises Failure for a file that is damaged, cut short, or of rows of another form.
@@ -224,22 +364,18 @@ def rows_of(url: str, form: RowForm) -> Iterator[NDArray[Any]]:
             yield rows
 
 
-def refuse_other_form(url: str, dim: int, optimizer: str, form: RowForm) -> None:
-    """Raise Failure when a block is of another form than the table's first one."""
+# ---- Text -------------------------------------------------------------------
+
+
+def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[Rows]:
+    """The rows of a text whose first bytes are `head`."""
+    match = header_of(head, url)
+    dim, optimizer = int(match[2]), match[1].decode()
     if (dim, optimizer.lower()) != (form.dim, form.rule.name.lower()):
         raise Failure(
             f"{url} has rows of {optimizer} with dim {dim}, and the first block of its table of "
             f"{form.rule.name} with dim {form.dim}. Copy the table again"
         )
-
-
-# ---- Text -------------------------------------------------------------------
-
-
-def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
-    """The rows of a text whose first bytes are `head`."""
-    match = header_of(head, url)
-    refuse_other_form(url, int(match[2]), match[1].decode(), form)
     start = head[match.end() :]
     while b"\n" not in start.lstrip(b"\r\n") and (more := stream.read(HEAD_BYTES)):
         start += more
@@ -255,17 +391,19 @@ def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterato
         raise Failure(f"{url}: {error} for {form.rule.name} with dim {form.dim}") from error
     rest = Rest(start, stream)
     with damage_reported(url):
-        for batch in pc.open_csv(
-            rest,
-            pc.ReadOptions(column_names=columns, block_size=max(BYTES_PER_READ, 4 * len(line))),
-            pc.ParseOptions(delimiter="\t", quote_char=False),
-            pc.ConvertOptions(
-                column_types={name: TYPES.get(name, pa.float32()) for name in columns},
-                null_values=[],
-            ),
-        ):
+        for batch in pc.open_csv(rest, *tabbed(columns, max(BYTES_PER_READ, 4 * len(line)))):
             yield rows_of_batch(url, batch, form)
     refuse_cut(url, rest.end == b"\n\n", whole=rest.end[-1:] == b"\n")
+
+
+def tabbed(columns: Sequence[str], block_size: int | None = None) -> tuple[Any, Any, Any]:
+    """How Arrow reads lines of these columns, with tabs between them."""
+    types = {name: TYPES.get(name, pa.float32()) for name in columns}
+    return (
+        pc.ReadOptions(column_names=columns, block_size=block_size),
+        pc.ParseOptions(delimiter="\t", quote_char=False),
+        pc.ConvertOptions(column_types=types, null_values=[]),
+    )
 
 
 def refuse_cut(url: str, ended: bool, *, whole: bool) -> None:
@@ -290,18 +428,23 @@ def damage_reported(url: str) -> Iterator[None]:
         raise Failure(f"{url} is damaged ({reason}). Copy it again") from error
 
 
-def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> NDArray[Any]:
+def refuse_dims(url: str, dims: Rows, form: RowForm) -> None:
+    """Raise Failure unless all rows have the dim of their table."""
+    if (dims != form.dim).any():
+        raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
+
+
+def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> Rows:
     """The rows of a batch of columns. Raises Failure for another dim, or text after the last."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     rows = np.zeros(batch.num_rows, form.dtype)
     if "end" in columns and set(columns["end"].unique().to_pylist()) != {""}:
         raise Failure(f"{url} has text after the last column of a row. Copy it again")
-    if "dim" in columns and (columns["dim"].to_numpy() != form.dim).any():
-        raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
+    if "dim" in columns:
+        refuse_dims(url, columns["dim"].to_numpy(), form)
     if "age" in columns:
-        age = columns["age"].to_numpy()
         # A negative one becomes one beyond every limit, and is refused with its sign.
-        rows["age"] = age.astype(np.uint32)
+        rows["age"] = columns["age"].to_numpy().astype(np.uint32)
     for name in ("id", "show", "click"):
         if name in columns:
             rows[name] = columns[name].to_numpy()
@@ -314,13 +457,12 @@ def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> NDArray[Any
 # ---- Binary -----------------------------------------------------------------
 
 
-def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
+def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[Rows]:
     """The rows of a binary block whose first bytes are `head`.
 
     Which records it has, of those that are possible, is seen from their numbers and its length.
     """
-    dim = int(np.frombuffer(head[:4], "<i4")[0]) if len(head) >= 4 else -1
-    if dim != form.dim:
+    if int.from_bytes(head[:4], "little", signed=True) != form.dim:
         raise Failure(
             f"{url} begins neither with opt_name: nor with {form.dim}, the dim of its table. "
             "Copy it again"
@@ -362,12 +504,12 @@ def record_of(url: str, start: bytes, whole: bool, form: RowForm) -> np.dtype[An
     return fitting[0]
 
 
-def rows_of_records(url: str, records: NDArray[Any], form: RowForm) -> NDArray[Any]:
+def rows_of_records(url: str, records: Rows, form: RowForm) -> Rows:
     """Rows of the form's dtype with the fields that records [n] have. Raises Failure."""
-    names = [name for name in records.dtype.names or () if name != "dim"]
-    if "dim" in (records.dtype.names or ()) and (records["dim"] != form.dim).any():
-        raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
     rows = np.zeros(len(records), form.dtype)
-    for name in names:
-        rows[name] = records[name].astype("<u4") if name == "age" else records[name]
+    for name in records.dtype.names or ():
+        if name == "dim":
+            refuse_dims(url, records[name], form)
+        else:
+            rows[name] = records[name].astype(rows[name].dtype)
     return rows
