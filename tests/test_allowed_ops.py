@@ -110,7 +110,7 @@ EFFECTS = {
 def test_an_op_in_a_function_of_a_loop_is_found(tmp_path, op):
     folder = saved(tmp_path / "graph", EFFECTS[op](tmp_path / "target"))
     with pytest.raises(Failure) as failed:
-        loaded_graph.load_checked(str(folder), "s3://bucket/graph")
+        loaded_graph.load_graph(str(folder), "s3://bucket/graph")
     message = str(failed.value)
     assert message.startswith("s3://bucket/graph is not loaded: op '")
     assert op in message and "in function" in message and "\n" not in message
@@ -126,7 +126,7 @@ def test_a_table_that_reads_a_file_is_found(tmp_path):
     module.table = tf.lookup.StaticHashTable(source, -1)
     folder = saved(tmp_path / "graph", lambda: module.table.lookup(tf.constant(["a"])), module)
     with pytest.raises(Failure, match=r"op '\w*Table\w*' in function"):
-        loaded_graph.load_checked(str(folder))
+        loaded_graph.load_graph(str(folder))
 
 
 def test_ops_of_the_graph_itself_and_functions_in_the_place_of_ops(graph):
@@ -139,7 +139,7 @@ def test_ops_of_the_graph_itself_and_functions_in_the_place_of_ops(graph):
         nodes.add(name="added", op=op)
         written(folder, changed)
         with pytest.raises(Failure, match=f"op '{op}' in {place}"):
-            loaded_graph.load_checked(str(folder))
+            loaded_graph.load_graph(str(folder))
 
 
 def test_what_is_no_graph_is_refused(graph):
@@ -147,14 +147,14 @@ def test_what_is_no_graph_is_refused(graph):
     model.meta_graphs.add()
     written(folder, model)
     with pytest.raises(Failure, match="it has 2 graphs, and one is expected"):
-        loaded_graph.load_checked(str(folder))
+        loaded_graph.load_graph(str(folder))
     (folder / "saved_model.pb").write_bytes(b"\xff\xff")
     with pytest.raises(Failure, match=r"has no saved_model\.pb that can be read"):
-        loaded_graph.load_checked(str(folder))
+        loaded_graph.load_graph(str(folder))
     (folder / "saved_model.pb").unlink()
     (folder / "saved_model.pbtxt").write_text(text_format.MessageToString(model))
     with pytest.raises(Failure, match=r"has no saved_model\.pb that can be read"):
-        loaded_graph.load_checked(str(folder))
+        loaded_graph.load_graph(str(folder))
 
 
 # ---- The saver -----------------------------------------------------------------------

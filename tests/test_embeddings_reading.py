@@ -202,7 +202,7 @@ def test_a_dictionary_elsewhere_is_fetched_and_removed(tmp_path, monkeypatch):
     with pytest.raises(Failure, match=r"user\.index is cut short"):
         open_embeddings("memory://reading/a")
     edit(tmp_path / "a", user_index=b"short")
-    with pytest.raises(Failure, match=r"user\.index has 5 bytes, which 3,005 rows"):
+    with pytest.raises(Failure, match=r"user\.index: the index is damaged"):
         open_embeddings(str(tmp_path / "a"))
     assert list((tmp_path / "temporary").iterdir()) == []
 
@@ -261,12 +261,12 @@ def test_files_that_agree_with_their_manifest_and_are_wrong(tmp_path):
         "parquet",
         lambda data: parquet_bytes(table(pa.BufferReader(data)).drop_columns(["embedding"])),
     )
-    refused("dictionary", lambda data: data[:-9], "user.dictionary has", "305 rows")
+    refused("dictionary", lambda data: data[:-9])
     refused("dictionary", lambda data: b"x" + data[1:])
     other = tmp_path / "other"
     export(other, "dictionary", {"user": (SHAPES["all"], model(SHAPES["all"], 1, 300))})
     foreign = (other / "user.dictionary").read_bytes()
-    refused("dictionary", lambda _: foreign, "user.dictionary has", "305 rows")
+    refused("dictionary", lambda _: foreign)
     refused("dictionary", lambda data: data[:16] + bytes(48) + data[64:])
 
 

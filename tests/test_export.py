@@ -18,9 +18,9 @@ from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import file_format, selection
 from tnctl.serving.rows import precision as precisions
 from tnctl.serving.rows.embeddings import open_embeddings
-from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
+from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
-from tnctl.serving.rows.selection import select
+from tnctl.serving.rows.selection import Wanted, select
 from tnctl.tables.columns import group_salt, mix64
 
 # What a row reads changes although nobody touches it: every step, and every day.
@@ -233,9 +233,8 @@ def test_a_delta_is_what_differs(lives, precision, name):
     for first, last in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 3)):
         (base, was), (checkpoint, now) = opened[first], opened[last]
         filter, old = FILTERS[name], {}
-        selected = select(base, run.conf.slots, filter, precision)
+        selected = select(base, run.conf.slots, Wanted(filter, precision))
         since = exporting.described(
-            RowsManifest,
             exporting.Request(
                 checkpoint=base,
                 conf=run.conf,
@@ -244,14 +243,14 @@ def test_a_delta_is_what_differs(lives, precision, name):
                 filter=filter,
                 golden=0,
             ),
-            groups=tuple(GroupRows(**exporting.group_fields(group)) for group in selected.groups),
+            [GroupRows(**exporting.group_fields(group)) for group in selected.groups],
         )
         for part in selected.parts():
             assert part.removed is None
             payload = encode(part.rows, part.group.shape)
             for id_, row in zip(part.ids.tolist(), payload, strict=True):
                 old[part.group.name, id_] = row.tobytes()
-        delta = select(checkpoint, run.conf.slots, filter, precision, since)
+        delta = select(checkpoint, run.conf.slots, Wanted(filter, precision, since))
         after, counts = dict(old), {}
         changed = {
             (group, id_)
@@ -279,7 +278,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
         for group in delta.groups:
             assert counts.get(group.name, (0, 0)) == (group.removed, group.rows)
         expected = {}
-        for part in select(checkpoint, run.conf.slots, filter, precision).parts():
+        for part in select(checkpoint, run.conf.slots, Wanted(filter, precision)).parts():
             payload = encode(part.rows, part.group.shape)
             for id_, row in zip(part.ids.tolist(), payload, strict=True):
                 expected[part.group.name, id_] = row.tobytes()

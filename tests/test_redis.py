@@ -20,7 +20,7 @@ from redis_servers import (
 )
 
 from tnctl.errors import Failure, UserError
-from tnctl.serving.artefact_document import RowsDeviation, RowsGolden
+from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.redis import redis_embeddings, redis_export
 from tnctl.serving.redis.bucket_commands import buckets_of
 from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
@@ -321,7 +321,7 @@ def test_golden_rows_are_kept_and_the_check_sees_what_was_written(server):
         _, ids, floats, _ = selected.rows["user"]
         assert np.array_equal(embeddings.lookup("user", ids)[0], floats)
         kept.write("golden.jsonl", lines)
-        return RowsGolden(rows=1, exact=True, deviation=RowsDeviation(x=0.0, logit=0.0))
+        return GoldenEntry(rows=1, exact=True, deviation=GoldenDeviation(x=0.0, logit=0.0))
 
     content = export(server, selected, check=check)
     assert content.golden.rows == 1

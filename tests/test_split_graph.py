@@ -16,7 +16,7 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
-from tnctl.serving.graph import cutting, loaded_graph, splitting
+from tnctl.serving.graph import loaded_graph, splitting
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
@@ -462,8 +462,8 @@ def test_the_columns_that_a_graph_reads(reading, columns):
     specs = [tf.TensorSpec([None, 6], tf.float32, "x")]
     function = tf.function(reading, specs, autograph=False).get_concrete_function()
     name = function.outputs[0].name
-    graph, fetched = cutting.needed(function.graph.as_graph_def(), [name])
-    assert cutting.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
+    graph, fetched = splitting.needed(function.graph.as_graph_def(), [name])
+    assert splitting.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
 
 
 def test_a_head_that_is_not_there(cli, everything):
@@ -671,8 +671,11 @@ def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_pa
     # The sum of the parts is looked at, and the sum itself.
     linears = np.array([[1, 2], [3, 4]], np.float32)
     right = np.array([[3], [7]], np.float32)
-    assert parity.same_sums("", linears, right).held
-    assert not parity.same_sums("", linears, right + np.float32(1e-6)).held
+    content = document(by_weights)
+    for linear, held in ((right, True), (right + np.float32(1e-6), False)):
+        received = {"linear": linear, "linears": linears}
+        *_, sums = parity.same_inputs("", content, received, {"linear": right})
+        assert sums.held is held
 
 
 def test_linear_weights_that_cannot_be_inputs(cli, everything):

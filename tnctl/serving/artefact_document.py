@@ -5,26 +5,35 @@ docs/formats/manifest.md and docs/formats/golden.md.
 """
 
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.documents import Count, Finite, Sha256
+from tnctl.documents import Count, Finite, Sha256, omitted
 from tnctl.errors import quoted
 from tnctl.manifest import FileEntry, HashingWriter, Manifest
 from tnctl.masking import masked
 
+Kind = TypeVar("Kind")
 MOST_FOLDER = 4096  # characters of a folder's path or URL
-
 Folder = Annotated[str, Field(min_length=1, max_length=MOST_FOLDER)]
 Deviation = Annotated[Finite, Field(ge=0)]
+BYTES_PER_READ = 4 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def document(kind: type[Kind]) -> type[Kind]:
+    """The class of a document: a frozen dataclass whose fields are given by name."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+@document
 class CheckpointReference:
     """The checkpoint that something was made from; `folder`, where it was then, is only shown."""
 
@@ -42,42 +51,37 @@ class CheckpointReference:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphDeviation:
-    """How far a graph is from the checkpoint's logits, as a multiple of 1 + |logit|."""
+@document
+class GoldenDeviation:
+    """How far a graph or exported rows are from the checkpoint, at most.
 
+    `x` of any input, which a graph does not change; `logit` as a multiple of 1 + |logit|.
+    """
+
+    x: Deviation | None = omitted()
     logit: Deviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowsDeviation:
-    """How far exported rows are from the checkpoint's: the largest of any input, and of logits."""
-
-    x: Deviation
-    logit: Deviation
-
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class GoldenEntry:
     """What a manifest says of golden.jsonl; `exact`: its lines are the checkpoint's."""
 
     file: Literal["golden.jsonl"] = "golden.jsonl"
     rows: Annotated[int, Field(ge=1, lt=2**31)]
     exact: bool
+    deviation: GoldenDeviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphGolden(GoldenEntry):
-    """The golden rows of a split graph."""
+def named(choices: Callable[[], Iterable[str]]) -> AfterValidator:
+    """The validator of a text that is one of `choices`, which are read when it is checked."""
 
-    deviation: GraphDeviation
+    def check(name: str) -> str:
+        *names, last = map(repr, choices())
+        if repr(name) not in (*names, last):
+            raise PydanticCustomError("named", f"should be {', '.join(names)} or {last}")
+        return name
 
-
-@dataclass(frozen=True, kw_only=True)
-class RowsGolden(GoldenEntry):
-    """The golden rows of exported embeddings."""
-
-    deviation: RowsDeviation
+    return AfterValidator(check)
 
 
 def check_files(
@@ -88,9 +92,6 @@ def check_files(
         raise ValueError(f"file {quoted(absent[0])} is not among its files")
     if foreign := sorted(files.keys() - expected - possible):
         raise ValueError(f"{quoted(foreign[0])} is among its files, and is no file of this format")
-
-
-BYTES_PER_READ = 4 << 20
 
 
 def local_copy(folder: str, content: Manifest, name: str, temporary: Path) -> Path:

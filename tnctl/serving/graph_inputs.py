@@ -6,7 +6,6 @@ trainer's order, so the inputs are the trainer's, bit by bit.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +28,10 @@ from tnctl.serving.graph.graph_document import (
     conf_of,
 )
 from tnctl.serving.rows.embeddings import Embeddings
+from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
-Lookup = Callable[[str, NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
+Lookup = Callable[[str, Uint64s], LookedUp]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Encoded:
     """Raw rows as ids and numbers."""
 
     cells: dict[str, Cells]  # of every slot that has rows
-    numeric: NDArray[np.float32]  # [rows, N]: numeric inputs, then one-hot slots
+    numeric: Floats  # [rows, N]: numeric inputs, then one-hot slots
 
     @property
     def rows(self) -> int:
@@ -71,39 +71,37 @@ class RawInputs:
         )
 
 
-def pooled_inputs(
-    description: GraphManifest, encoded: Encoded, lookup: Lookup
-) -> dict[str, NDArray[Any]]:
+def pooled_inputs(description: GraphManifest, encoded: Encoded, lookup: Lookup) -> Arrays:
     """The inputs of signature `packed`, by name: float32 [rows, columns], lengths int32.
 
     Where by_slot takes the parts of `linear`, `linears` too. An id that `lookup` does not know
     reads zeros. Columns that the graph does not read are zeros.
     """
-    inputs: dict[str, NDArray[Any]] = {
+    inputs: Arrays = {
         packed.name: np.zeros((encoded.rows, packed.columns), packed.dtype)
         for packed in description.signatures.packed
     }
-    places = description.inputs
+    parts = description.inputs
     linears = {part.name.removesuffix(OF_LINEAR): part for part in description.signatures.linears}
     if linears:
         columns = sum(part.columns for part in linears.values())
         inputs[LINEARS] = np.zeros((encoded.rows, columns), np.float32)
     # The sum `linear` is added up in the order of linear.adds, so its slots come first.
     adds = description.linear.adds if LINEAR in inputs else ()
-    with_place = (name for name in description.slots if name in places and name in encoded.cells)
-    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *with_place])}
+    read = [name for name in description.slots if name in parts and name in encoded.cells]
+    slots = {name: description.slots[name] for name in dict.fromkeys([*adds, *read])}
     rows = looked_up(slots, encoded.cells, lookup)
     for name, slot in slots.items():
         cells, first = encoded.cells[name], int(slot.linear)
         if slot.pooling == "none":
             if name in adds:
-                for turn, (numbers, ids) in enumerate(in_turn(cells)):
-                    inputs[LINEAR][numbers] += rows[name][ids, :1]
+                for turn, (examples, ids) in enumerate(in_turn(cells)):
+                    inputs[LINEAR][examples] += rows[name][ids, :1]
                     if name in linears:
-                        inputs[LINEARS][numbers, linears[name].at + turn] = rows[name][ids, 0]
-            if name in places:
-                put_sequence(rows[name][:, first:], cells, places[name], inputs[SEQUENCES])
-            if (length := places.get(f"{name}_length")) is not None:
+                        inputs[LINEARS][examples, linears[name].at + turn] = rows[name][ids, 0]
+            if name in parts:
+                put_sequence(rows[name][:, first:], cells, parts[name], inputs[SEQUENCES])
+            if (length := parts.get(f"{name}_length")) is not None:
                 inputs[LENGTHS][:, length.at] = cells.lengths()
             continue
         cell = pooled(rows[name], cells, slot.pooling)
@@ -111,8 +109,8 @@ def pooled_inputs(
             inputs[LINEAR] += cell[:, :1]
             if name in linears:
                 inputs[LINEARS][:, linears[name].at] = cell[:, 0]
-        if name in places:
-            at = places[name].at
+        if name in parts:
+            at = parts[name].at
             inputs["x"][:, at : at + cell.shape[1] - first] = cell[:, first:]
     put_numbers(description, encoded.numeric, inputs)
     return inputs
@@ -120,19 +118,17 @@ def pooled_inputs(
 
 def looked_up(
     slots: Mapping[str, SlotInput], cells: Mapping[str, Cells], lookup: Lookup
-) -> dict[str, NDArray[np.float32]]:
+) -> dict[str, Floats]:
     """Of each slot the rows of its ids, float32 [ids, columns].
 
     A group is looked up once: its files may be streamed.
     """
-    of_group: dict[str, list[str]] = {}
-    for name, slot in slots.items():
-        assert slot.group is not None  # it has rows
-        of_group.setdefault(slot.group, []).append(name)
-    rows: dict[str, NDArray[np.float32]] = {}
-    for group, names in of_group.items():
+    rows: dict[str, Floats] = {}
+    for group in dict.fromkeys(slot.group for slot in slots.values()):
+        assert group is not None  # its slots have rows
+        names = [name for name, slot in slots.items() if slot.group == group]
         ids = [cells[name].ids for name in names]
-        of_ids, _ = lookup(group, ids[0] if len(ids) == 1 else np.concatenate(ids))
+        of_ids, _ = lookup(group, np.concatenate(ids))
         ends = np.cumsum([len(array) for array in ids])[:-1]
         rows |= dict(zip(names, np.split(of_ids, ends), strict=True))
     return rows
@@ -146,13 +142,6 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
             f"the graph is of {ours.folder}, step {ours.step:,}, and the embeddings are of "
             f"{theirs.folder}, step {theirs.step:,}. Take those of one checkpoint"
         )
-    for name, slot in description.slots.items():
-        shape = embeddings.groups.get(slot.group or "")
-        if shape and (shape.linear, shape.width, shape.cvm) != (slot.linear, slot.width, slot.cvm):
-            raise Failure(
-                f"slot {name} of the graph reads other rows than those that the embeddings have "
-                f"of group {slot.group}. Split and export again"
-            )
     if embeddings.manifest.filter.slots is None:
         return embeddings.lookup
     return rows_left_out(description, embeddings)
@@ -165,9 +154,7 @@ def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
         for slot in description.slots.values()
     }
 
-    def lookup(
-        group: str, ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def lookup(group: str, ids: Uint64s) -> LookedUp:
         if group in embeddings.groups:
             return embeddings.lookup(group, ids)
         return np.zeros((len(ids), columns[group]), np.float32), np.zeros(len(ids), bool)
@@ -175,7 +162,7 @@ def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     return lookup
 
 
-def pooled(rows: NDArray[np.float32], cells: Cells, pooling: str) -> NDArray[np.float32]:
+def pooled(rows: Floats, cells: Cells, pooling: str) -> Floats:
     """The rows [ids, columns] of each cell as one: float32 [cells, columns].
 
     Added in the order of the ids and divided once: by n (mean) or the float32 root of n (sqrtn); a
@@ -209,50 +196,46 @@ def starts_of(cells: Cells) -> NDArray[np.int64]:
     return np.cumsum(lengths) - lengths
 
 
-def added(values: NDArray[np.float32], cells: Cells) -> NDArray[np.float32]:
+def added(values: Floats, cells: Cells) -> Floats:
     """The sums [cells, columns] of the values [ids, columns] of each cell, in their order."""
     total = np.zeros((len(cells.lengths()), values.shape[1]), np.float32)
-    for numbers, places in in_turn(cells):
-        total[numbers] += values[places]
+    for rows, positions in in_turn(cells):
+        total[rows] += values[positions]
     return total
 
 
 def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The k-th ids of all cells that have one, for k = 0, 1, ...
 
-    Each time the numbers of these cells and the places of their k-th ids: int64 [cells left] both.
+    Each time the indices of these cells and of their k-th ids: int64 [cells left] both.
     """
     lengths, starts = cells.lengths(), starts_of(cells)
-    longest_first = np.argsort(-lengths, kind="stable")
-    ascending = np.sort(lengths)
-    for number in range(int(ascending[-1]) if len(ascending) else 0):
-        longer = len(lengths) - int(np.searchsorted(ascending, number, side="right"))
-        cells_left = longest_first[:longer]
-        yield cells_left, starts[cells_left] + number
+    cells_left = np.argsort(-lengths, kind="stable")
+    for turn in range(int(lengths.max(initial=0))):
+        cells_left = cells_left[: np.searchsorted(-lengths[cells_left], -turn)]
+        yield cells_left, starts[cells_left] + turn
 
 
 def put_sequence(
-    rows: NDArray[np.float32],
+    rows: Floats,
     cells: Cells,
-    place: SignatureInput,
-    sequences: NDArray[np.float32],
+    part: SignatureInput,
+    sequences: Floats,
 ) -> None:
-    """Put rows float32 [ids, columns] into their place of sequences float32 [B, columns of all].
+    """Put rows float32 [ids, columns] into their part of sequences float32 [B, columns of all].
 
     The rows of a cell come one after the other, then zeros up to the length of the sequence.
     """
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
-    places = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    padded = np.zeros((len(lengths), *place.shape), np.float32)
-    padded[examples, places] = rows
-    sequences[:, place.at : place.end] = padded.reshape(len(lengths), -1)
+    positions = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
+    padded = np.zeros((len(lengths), *part.shape), np.float32)
+    padded[examples, positions] = rows
+    sequences[:, part.at : part.end] = padded.reshape(len(lengths), -1)
 
 
-def put_numbers(
-    description: GraphManifest, numeric: NDArray[np.float32], inputs: Mapping[str, NDArray[Any]]
-) -> None:
-    """Copy the columns of `numeric` to their places in inputs["x"], those that the graph reads.
+def put_numbers(description: GraphManifest, numeric: Floats, inputs: Arrays) -> None:
+    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads.
 
     `numeric` [rows, N] has the numeric inputs, then the one-hot slots, as in Encoded.
     """
@@ -260,6 +243,6 @@ def put_numbers(
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
     first = 0
     for name, width in widths.items():
-        if (place := description.inputs.get(name)) is not None:
-            inputs["x"][:, place.at : place.at + width] = numeric[:, first : first + width]
+        if (part := description.inputs.get(name)) is not None:
+            inputs["x"][:, part.at : part.at + width] = numeric[:, first : first + width]
         first += width

@@ -15,7 +15,7 @@ from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
-from tnctl.serving.rows.export import Chain, Request, Written
+from tnctl.serving.rows.export import Chain, Request, Writers, Written
 from tnctl.serving.rows.export_document import (
     ExportManifest,
     FileGroup,
@@ -25,7 +25,7 @@ from tnctl.serving.rows.export_document import (
     stem_of,
 )
 from tnctl.serving.rows.file_format import FileFormat, hashes_of
-from tnctl.serving.rows.precision import error_of_chain
+from tnctl.serving.rows.precision import error_of_rows
 from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.shards import HASHES_PER_SHARD, shards_of
 
@@ -33,8 +33,8 @@ TOP_ROWS_AT_A_TIME = 1 << 20  # 16 MiB
 IDS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 floats
 
 
-class ClusterWriters:
-    """All workers, as `Writers` of an export. Rank 0 has it."""
+class ClusterWriters(Writers):
+    """All workers, each of which writes the rows with some hashes. Rank 0 has it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -186,16 +186,15 @@ class ClusterWriters:
                     index=entry.index,
                 )
             )
-        rows = [entry.rows for entry in entries]
         return replace(
             entries[0],
-            rows=sum(rows),
+            rows=sum(entry.rows for entry in entries),
             removed=sum(entry.removed for entry in entries),
             file=None,
             removed_file=None,
             index=None,
             parts=tuple(parts),
-            error=error_of_chain([entry.error for entry in entries], rows),
+            error=error_of_rows([(entry.error, entry.rows) for entry in entries]),
         )
 
 

@@ -30,7 +30,7 @@ class ExportPart:
         self._hashes = shards_of(node.rank, node.workers).hashes
         since = chain[-1][1] if chain else None
         number = node.rank if node.workers > 1 else None
-        self.selection = request.select_part(since, number, self._hashes)
+        self.selection = request.select(since, number, self._hashes, counted=False)
         self._top: list[TopRows] = []
         self._opened: FileEmbeddings | None = None
 
@@ -57,7 +57,6 @@ class ExportPart:
             if thresholds:
                 table.limit({group.number: next(following) for group in table.groups})
             table.count_rows()
-        self.selection = self.selection.counted()
         return [(group.rows, group.removed) for group in self.selection.groups]
 
     def write(self, folder: str, to: str) -> Written:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +45,53 @@ LIBRARIES = {
         "xla/backends/cpu/runtime/convolution_lib_f32_3d.cc",
     ),
 }
+
+HEADER = Template("""\
+// Written by tnctl split-graph.
+#ifndef TNCTL_COMPILED_H
+#define TNCTL_COMPILED_H
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+$includes
+
+namespace tnctl {
+
+// What serving.json calls aot.identity.
+inline constexpr char kIdentity[] = "$identity";
+
+// An input or output: its name in serving.json, and the numbers of one row.
+struct Port {
+    const char *name;
+    std::uint32_t columns;
+    bool integers;  // int32 rather than float32
+};
+
+inline constexpr std::array<std::uint32_t, $count> kRows = {$rows};
+$inputs
+$outputs
+
+// The graph for batches of so many rows.
+struct Compiled {
+    std::size_t rows;
+    std::unique_ptr<tensorflow::XlaCompiledCpuFunction> graph;
+};
+
+// Every size once, the smallest first. A thread needs graphs of its own.
+inline std::vector<Compiled> compiled_graphs() {
+    std::vector<Compiled> all;
+$made
+    return all;
+}
+
+}  // namespace tnctl
+
+#endif
+""")
 
 
 @dataclass(frozen=True)
@@ -108,7 +156,7 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
     The compiler wants batches of one size, and knows no variables. Returns the inputs and outputs
     of signature packed by their names in a compiled graph.
     """
-    loaded = loaded_graph.load_checked(folder)  # variables live only as long as it does
+    loaded = loaded_graph.load_graph(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
     # They become names in C++.
@@ -246,76 +294,34 @@ def header_of(described: Compiled, ports: Mapping[str, Port]) -> str:
     sizes = described.sizes
     feeds = {name for size in sizes for name in size.feeds.values()}
     fetches = {name for size in sizes for name in size.fetches.values()}
-    includes = [f'#include "{size.header.removeprefix("aot/")}"' for size in sizes]
-    made = [
-        f"    all.push_back({{{size.rows}, std::make_unique<{size.class_}>()}});" for size in sizes
-    ]
-    lines = [
-        "// Written by tnctl split-graph.",
-        "#ifndef TNCTL_COMPILED_H",
-        "#define TNCTL_COMPILED_H",
-        "",
-        "#include <array>",
-        "#include <cstddef>",
-        "#include <cstdint>",
-        "#include <memory>",
-        "#include <vector>",
-        "",
-        *includes,
-        "",
-        "namespace tnctl {",
-        "",
-        "// What serving.json calls aot.identity.",
-        f'inline constexpr char kIdentity[] = "{described.identity}";',
-        "",
-        "// An input or output: its name in serving.json, and the numbers of one row.",
-        "struct Port {",
-        "    const char *name;",
-        "    std::uint32_t columns;",
-        "    bool integers;  // int32 rather than float32",
-        "};",
-        "",
-        f"inline constexpr std::array<std::uint32_t, {len(sizes)}> kRows = "
-        f"{{{', '.join(str(size.rows) for size in sizes)}}};",
-        *ports_in("kInputs", [ports[name] for name in sorted(feeds)]),
-        *ports_in("kOutputs", [ports[name] for name in sorted(fetches)]),
-        "",
-        "// The graph for batches of so many rows.",
-        "struct Compiled {",
-        "    std::size_t rows;",
-        "    std::unique_ptr<tensorflow::XlaCompiledCpuFunction> graph;",
-        "};",
-        "",
-        "// Every size once, the smallest first. A thread needs graphs of its own.",
-        "inline std::vector<Compiled> compiled_graphs() {",
-        "    std::vector<Compiled> all;",
-        *made,
-        "    return all;",
-        "}",
-        "",
-        "}  // namespace tnctl",
-        "",
-        "#endif",
-    ]
-    return "\n".join(lines) + "\n"
+    made = "    all.push_back({{{0.rows}, std::make_unique<{0.class_}>()}});"
+    return HEADER.substitute(
+        includes="\n".join(f'#include "{size.header.removeprefix("aot/")}"' for size in sizes),
+        identity=described.identity,
+        count=len(sizes),
+        rows=", ".join(str(size.rows) for size in sizes),
+        inputs=ports_in("kInputs", [ports[name] for name in sorted(feeds)]),
+        outputs=ports_in("kOutputs", [ports[name] for name in sorted(fetches)]),
+        made="\n".join(made.format(size) for size in sizes),
+    )
 
 
-def ports_in(name: str, ports: Sequence[Port]) -> list[str]:
+def ports_in(name: str, ports: Sequence[Port]) -> str:
     """An array of ports in C++."""
-    rows = [
-        f'    {{"{port.name}", {port.columns}, {str(port.integers).lower()}}},' for port in ports
-    ]
-    return [f"inline constexpr std::array<Port, {len(ports)}> {name} = {{{{", *rows, "}};"]
+    row = '    {{"{0.name}", {0.columns}, {1}}},'
+    rows = [row.format(port, str(port.integers).lower()) for port in ports]
+    return "\n".join(
+        [f"inline constexpr std::array<Port, {len(ports)}> {name} = {{{{", *rows, "}};"]
+    )
 
 
 def makefile_of(described: Compiled) -> str:
     """aot/compiled.mk: what to link, for make."""
     objects = [path.removeprefix("aot/") for size in described.sizes for path in size.objects]
-    lines = [
-        "# Written by tnctl split-graph.",
-        f"AOT_TENSORFLOW := {described.tensorflow}",
-        f"AOT_CPU := {described.target_cpu}",
-        f"AOT_OBJECTS := {' '.join(objects)}",
-        f"AOT_RUNTIME := {' '.join(described.runtime)}",
-    ]
-    return "\n".join(lines) + "\n"
+    return f"""\
+# Written by tnctl split-graph.
+AOT_TENSORFLOW := {described.tensorflow}
+AOT_CPU := {described.target_cpu}
+AOT_OBJECTS := {" ".join(objects)}
+AOT_RUNTIME := {" ".join(described.runtime)}
+"""

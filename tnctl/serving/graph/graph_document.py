@@ -2,12 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
@@ -20,16 +18,31 @@ from tnctl.model.layout import LINEARS
 from tnctl.model.recalibration import Recalibration
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
-from tnctl.serving.artefact_document import CheckpointReference, GraphGolden, check_files
+from tnctl.serving.artefact_document import (
+    CheckpointReference,
+    GoldenEntry,
+    check_files,
+    document,
+    named,
+)
 from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling
 
 MOST_ROWS = 65_536  # examples of a batch
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+MOST_COLUMNS = 2**24  # floats of an input, of one example
+MOST_VALUES = 65_535  # places of a sequence
+MOST_OOV = 2**31
+MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
+NAME = "serving.json"
+LENGTH = "_length"  # what the name of a sequence's number of values ends with
+OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
+Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class CompiledSize:
     """The graph for batches of so many rows.
 
@@ -50,7 +63,7 @@ class CompiledSize:
         return (self.header, *self.objects)
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class Compiled:
     """A graph that was compiled ahead of time; `identity` is a checksum of all its files.
 
@@ -70,15 +83,7 @@ class Compiled:
         return [path for size in self.sizes for path in size.paths]
 
 
-MOST_COLUMNS = 2**24  # floats of an input, of one example
-MOST_VALUES = 65_535  # places of a sequence
-MOST_OOV = 2**31
-MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
-
-Text = Annotated[str, Field(max_length=MOST_TEXT)]
-
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class LabelSource:
     """What a head was trained on: a column, and how its values count."""
 
@@ -87,7 +92,7 @@ class LabelSource:
     above: Finite | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class TimeColumn:
     """How a column writes times, as `data.times` of the conf has it."""
 
@@ -95,7 +100,7 @@ class TimeColumn:
     offset: Annotated[str, Field(max_length=6)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class RawData:
     """How the raw rows of the training data were read: keys of the conf's `data`."""
 
@@ -113,16 +118,12 @@ class RawData:
     times: dict[Text, TimeColumn] | None = omitted()
 
 
-def check_id_kind(name: str) -> str:
-    """A kind of ids that serving.json has. Raises PydanticCustomError for another text."""
-    kinds = [known for known, kind in ID_KINDS.items() if kind.served_as is None]
-    if name not in kinds:
-        *names, last = map(repr, kinds)
-        raise PydanticCustomError("ids", f"should be {', '.join(names)} or {last}")
-    return name
+def served_kinds() -> list[str]:
+    """The kinds of ids that serving.json has: others are served as one of them."""
+    return [name for name, kind in ID_KINDS.items() if kind.served_as is None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class SlotInput:
     """How the values of a slot become ids, and the rows of those its input."""
 
@@ -130,7 +131,7 @@ class SlotInput:
     cross: tuple[Text, ...] | None
     separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
     weights: Text | None
-    ids: Annotated[str, AfterValidator(check_id_kind)]
+    ids: Annotated[str, named(served_kinds)]
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     size: Uint64Text | None
     vocabulary: tuple[Text, ...] | None
@@ -163,7 +164,7 @@ class SlotInput:
         return not self.indicator and bool(self.width or self.linear)
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class NumericInput:
     """How the values of a numeric input are transformed before the graph takes them."""
 
@@ -181,13 +182,7 @@ class NumericInput:
     unit: Literal["second", "minute", "hour", "day"] | None = omitted()
 
 
-NAME = "serving.json"
-LENGTH = "_length"  # what the name of a sequence's number of values ends with
-OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
-Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
-
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class SignatureInput:
     """An input [B, *shape] of a signature: `columns` of `source`, the first of which is `at`."""
 
@@ -204,7 +199,7 @@ class SignatureInput:
         return self.at + self.columns
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class Signatures:
     """The inputs of both signatures: as slots and numbers, and side by side."""
 
@@ -218,10 +213,11 @@ class Signatures:
 
     def of(self, signature: str) -> tuple[SignatureInput, ...]:
         """The inputs of `by_slot` or `packed`."""
-        return self.by_slot if signature == "by_slot" else self.packed
+        inputs: tuple[SignatureInput, ...] = getattr(self, signature)
+        return inputs
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class GraphOutput:
     """An output float32 [B, *shape] of the signatures: of a head, or the embedding of a tower."""
 
@@ -231,14 +227,14 @@ class GraphOutput:
     shape: Annotated[tuple[Columns, ...], Field(max_length=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class LinearSum:
     """The slots in the order in which `linear` is added up."""
 
     adds: tuple[Name, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class GraphManifest(Manifest):
     """All that a scorer needs to make the inputs of a split graph from raw values.
 
@@ -265,27 +261,17 @@ class GraphManifest(Manifest):
     slots: dict[Name, SlotInput]
     numeric: dict[Name, NumericInput]
     linear: LinearSum
-    golden: GraphGolden | None
+    golden: GoldenEntry | None
     aot: Compiled | None = omitted()
 
     def __post_init__(self) -> None:
-        heads = [output.head for output in self.outputs if output.kind == "logits"]
-        refuse_if(
-            self.heads != tuple(dict.fromkeys(heads)),
-            "heads are not those of the outputs of kind logits",
-            ValueError,
-        )
         if self.sha256:  # else its files are not written yet
-            self._check_files()
-
-    def _check_files(self) -> None:
-        """Raise ValueError unless its files are the files of a split graph."""
-        expected = {"saved_model.pb"} | ({GOLDEN} if self.golden else set())
-        if self.aot is not None:
-            expected |= {"aot/compiled.h", "aot/compiled.mk", *self.aot.paths}
-        # The files of aot/ are named by the key aot.
-        possible = {n for n in self.files if GRAPH.is_file(n) and not n.startswith("aot/")}
-        check_files(self.files, expected, frozenset(possible))
+            expected = {"saved_model.pb"} | ({GOLDEN} if self.golden else set())
+            if self.aot is not None:
+                expected |= {"aot/compiled.h", "aot/compiled.mk", *self.aot.paths}
+            # The files of aot/ are named by the key aot.
+            possible = {n for n in self.files if GRAPH.is_file(n) and not n.startswith("aot/")}
+            check_files(self.files, expected, frozenset(possible))
 
     @property
     def inputs(self) -> dict[str, SignatureInput]:
@@ -306,33 +292,24 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
     Raises UserError for what no conf has.
     """
     statistics = Statistics({}, {}, {})
-    slots: dict[str, dict[str, Any]] = {}
-    for name, slot in description.slots.items():
-        values = slots[name] = conf_values(slot, Slot)
+    slots = {name: conf_values(slot, Slot) for name, slot in description.slots.items()}
+    for name, values in slots.items():
         for key in ("size", "padding"):
             values[key] = None if values[key] is None else int(values[key])
-        if ID_KINDS[slot.ids].measured:
+        if ID_KINDS[values["ids"]].measured:
             statistics.boundaries[name] = np.array(values.pop("boundaries"), np.float64)
-    numeric: dict[str, dict[str, Any]] = {}
-    for name, number in description.numeric.items():
-        values = numeric[name] = conf_values(number, Numeric)
-        if number.columns is not None:
+    numeric = {name: conf_values(number, Numeric) for name, number in description.numeric.items()}
+    for name, values in numeric.items():
+        if values["columns"] is not None:
             del values["width"]
         moments = values.pop("mean"), values.pop("deviation")
-        if number.transform == "standardize":
+        if values["transform"] == "standardize":
             statistics.standardize[name] = moments
-    times = description.data.times or {}
-    data = {
-        "missing": list(description.data.missing),
-        "strip": description.data.strip,
-        "times": {column: documents.plain(time) for column, time in times.items()},
-    }
+    raw = documents.plain(description.data)
+    data = {"missing": raw["missing"], "strip": raw["strip"], "times": raw.get("times", {})}
     # Raw rows are read alike with any recipe.
-    recipe = {"name": "lr"}
-    return (
-        schema.from_values({"recipe": recipe, "slots": slots, "numeric": numeric, "data": data}),
-        statistics,
-    )
+    conf = {"recipe": {"name": "lr"}, "slots": slots, "numeric": numeric, "data": data}
+    return schema.from_values(conf), statistics
 
 
 def conf_values(given: SlotInput | NumericInput, kind: type[Slot | Numeric]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SavedModels of dense graphs: checked to only compute, loaded, compared with serving.json, run.
+"""SavedModels of dense graphs: checked to only compute, loaded, and run.
 
 A SavedModel is a program, and TensorFlow has ops that write files, call servers and run Python. So
 each node of the graph, and of every function in its library (bodies of loops and branches, calls
@@ -12,7 +12,7 @@ A split graph is loaded as a server would: by its signatures alone.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -28,10 +27,11 @@ from tnctl import files, manifest
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.errors import SHOWN, Failure, UserError, printable, quoted
 from tnctl.manifest import DamagedError
-from tnctl.model.graph import BY_SLOT, PACKED, TOWERS, Input
+from tnctl.model.graph import TOWERS, Input
 from tnctl.ownership import SAVED_MODEL
 from tnctl.serving.artefact_document import local_copy
-from tnctl.serving.graph.graph_document import NAME, GraphManifest, GraphOutput, SignatureInput
+from tnctl.serving.graph.graph_document import NAME, GraphManifest, SignatureInput
+from tnctl.serving.rows.precision import Arrays
 
 PROTO = "saved_model.pb"
 
@@ -96,19 +96,7 @@ StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2
 StatelessTruncatedNormal StatelessTruncatedNormalV2
 """
 OPS = frozenset(re.sub("#.*", "", _LISTED).split())
-
-
-def load_checked(folder: str, url: str | None = None) -> Any:
-    """The SavedModel in a local folder, if `checked` passes it.
-
-    TensorFlow reads what was checked from a temporary folder.
-    """
-    computing = checked(folder, url)
-    with files.TemporaryFolder("graph") as temporary:
-        with files.translated(temporary, "written"):
-            Path(temporary, PROTO).write_bytes(computing.SerializeToString())
-            Path(temporary, "variables").symlink_to(Path(folder, "variables").absolute())
-        return tf.saved_model.load(temporary)
+FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
 
 
 def checked(folder: str, url: str | None = None) -> Any:
@@ -130,14 +118,17 @@ def checked(folder: str, url: str | None = None) -> Any:
             "Split the graph again"
         )
     [graph] = model.meta_graphs
-    saver = _saver_functions(graph)
+    saver = saver_functions(graph)
     functions = [f for f in graph.graph_def.library.function if f.signature.name not in saver]
-    for op, place in _ops(graph.graph_def.node, functions):
-        if op not in OPS:
-            raise Failure(
-                f"{where} is not loaded: op {quoted(op)} in {place} is not allowed. A graph to be "
-                "scored may only compute (docs/serving.md#which-graphs-are-loaded)"
-            )
+    nodes = [(f"function {quoted(f.signature.name)[1:-1]}", f.node_def) for f in functions]
+    for place, of_place in [*nodes, ("the graph", graph.graph_def.node)]:
+        for node in of_place:
+            if node.op not in OPS:
+                raise Failure(
+                    f"{where} is not loaded: op {quoted(node.op)} in {place} is not allowed. A "
+                    "graph to be scored may only compute "
+                    "(docs/serving.md#which-graphs-are-loaded)"
+                )
     kept = meta_graph_pb2.MetaGraphDef(
         meta_info_def=meta_graph_pb2.MetaGraphDef.MetaInfoDef(tags=graph.meta_info_def.tags),
         graph_def=graph_pb2.GraphDef(
@@ -153,44 +144,25 @@ def checked(folder: str, url: str | None = None) -> Any:
     return saved_model_pb2.SavedModel(saved_model_schema_version=version, meta_graphs=[kept])
 
 
-def _ops(nodes: Any, functions: list[Any]) -> Iterator[tuple[str, str]]:
-    """Each op of a graph's functions and of its own nodes, with the place that a message names."""
-    for function in functions:
-        for node in function.node_def:
-            yield node.op, f"function {quoted(function.signature.name)[1:-1]}"
-    for node in nodes:
-        yield node.op, "the graph"
-
-
-def _saver_functions(graph: Any) -> set[str]:
+def saver_functions(graph: Any) -> set[str]:
     """The names of the functions that save and restore the variables."""
     saver = graph.saver_def
     nodes = {saver.save_tensor_name.partition(":")[0], saver.restore_op_name}
     return {node.attr["f"].func.name for node in graph.graph_def.node if node.name in nodes}
 
 
-Arrays = dict[str, NDArray[Any]]
-FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
-
-
 class LoadedGraph:
     """The SavedModel in a local folder, which serving.json's content describes.
 
     `url` is where it is from, for messages. Raises Failure for a graph with an op that does more
-    than compute, and for signatures that differ from the description.
+    than compute.
     """
 
     def __init__(self, folder: str, description: GraphManifest, url: str | None = None) -> None:
         self.description = description
         self._loaded = load_graph(folder, url)  # variables live only as long as it does
-        with tensorflow_errors("the graph has no signatures that TensorFlow takes"):
-            for name in (PACKED, BY_SLOT):
-                inputs = description.signatures.of(name)
-                check_signature(self._loaded.signatures, name, inputs, description.outputs)
-            if TOWERS in self._loaded.signatures:
-                check_signature(self._loaded.signatures, TOWERS, description.signatures.packed)
 
-    def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def outputs(self, signature: str, inputs: Arrays) -> Arrays:
         """What a signature computes from the inputs [B, columns] of `packed`, by output.
 
         The inputs are cut as the signature takes them. Each array is float32 [B, *shape] with the
@@ -198,19 +170,19 @@ class LoadedGraph:
         """
         return self._run(signature, inputs_of(self.description.signatures.of(signature), inputs))
 
-    def towers(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def towers(self, inputs: Arrays) -> Arrays:
         """What signature `towers` computes from the inputs of `packed`, [B, d] by tower.
 
         Empty for a graph without this signature.
         """
         return self._run(TOWERS, inputs) if TOWERS in self._loaded.signatures else {}
 
-    def _run(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def _run(self, signature: str, inputs: Arrays) -> Arrays:
         with tensorflow_errors("the graph does not run"):
             return run(self._loaded.signatures[signature], inputs)
 
 
-def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+def run(function: Any, inputs: Arrays) -> Arrays:
     """The outputs of a signature's function for inputs, by name.
 
     Shapes and dtypes are the signature's.
@@ -219,9 +191,7 @@ def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
     return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
-def inputs_of(
-    signature: Iterable[SignatureInput | Input], packed: Mapping[str, NDArray[Any]]
-) -> Arrays:
+def inputs_of(signature: Iterable[SignatureInput | Input], packed: Arrays) -> Arrays:
     """The inputs of a signature, [B, *shape] by name, cut from the inputs of `packed`."""
     return {
         part.name: np.ascontiguousarray(
@@ -240,42 +210,22 @@ def outputs_of(description: GraphManifest, kind: str) -> dict[str, str]:
     return {output.head: output.name for output in description.outputs if output.kind == kind}
 
 
-def check_signature(
-    signatures: Any,
-    name: str,
-    inputs: Iterable[SignatureInput | Input],
-    outputs: Iterable[GraphOutput] = (),
-) -> None:
-    """Raise Failure unless a signature takes these inputs, and returns at least these outputs."""
-    function = signatures.get(name)
-    if function is None:
-        raise Failure(f"the graph has no signature {name}. Take another checkpoint, or split again")
-    taken = {
-        key: (spec.dtype.name, tuple(spec.shape)[1:])
-        for key, spec in function.structured_input_signature[1].items()
-    }
-    if taken != {part.name: (part.dtype, tuple(part.shape)) for part in inputs}:
-        raise Failure(
-            f"signature {name} of the graph does not take the inputs that it should. Take another "
-            "checkpoint, or split again"
-        )
-    returned = {key: tuple(spec.shape)[1:] for key, spec in function.structured_outputs.items()}
-    for output in outputs:
-        if returned.get(output.name) != output.shape:
-            raise Failure(
-                f"signature {name} of the graph has no output {output.name} as serving.json says. "
-                "Split the graph again"
-            )
-
-
 def load_graph(folder: str, url: str | None = None) -> Any:
-    """The SavedModel in a local folder; messages call it `url`.
+    """The SavedModel in a local folder, if `checked` passes it; messages call it `url`.
 
-    Raises Failure when an op of it does more than compute, or TensorFlow does not load it.
+    TensorFlow reads what was checked from a temporary folder. Raises Failure when an op does more
+    than compute, or TensorFlow does not load it.
     """
     # TensorFlow's parsers and readers raise whatever they raise.
-    with tensorflow_errors("the graph is no SavedModel that TensorFlow loads", (UserError,)):
-        return load_checked(folder, url)
+    with (
+        tensorflow_errors("the graph is no SavedModel that TensorFlow loads", (UserError,)),
+        files.TemporaryFolder("graph") as temporary,
+    ):
+        computing = checked(folder, url)
+        with files.translated(temporary, "written"):
+            Path(temporary, PROTO).write_bytes(computing.SerializeToString())
+            Path(temporary, "variables").symlink_to(Path(folder, "variables").absolute())
+        return tf.saved_model.load(temporary)
 
 
 @contextmanager

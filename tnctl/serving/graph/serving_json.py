@@ -4,20 +4,27 @@ docs/formats/graph.md has every key. Numbers that may exceed 2^53 are decimal te
 JSON whose numbers are doubles.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Scale, Statistics
 from tnctl.masking import masked
-from tnctl.model.graph import LENGTHS, Input, linear_slots
+from tnctl.model.graph import (
+    LENGTHS,
+    Input,
+    Output,
+    linear_slots,
+    outputs_of,
+    packed_inputs,
+    slot_inputs,
+)
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
-from tnctl.model.recalibration import Recalibration
 from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.graph.cutting import Part, whole
 from tnctl.serving.graph.graph_document import (
     LENGTH,
     GraphManifest,
@@ -32,6 +39,22 @@ from tnctl.serving.graph.graph_document import (
     TimeColumn,
     has_times,
 )
+
+Described = TypeVar("Described")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a graph takes and returns."""
+
+    packed: list[Input]
+    by_slot: list[Input]
+    outputs: list[Output]
+
+
+def whole(layout: Layout, heads: tuple[str, ...]) -> Part:
+    """The inputs and outputs of a graph from which nothing is removed."""
+    return Part(packed_inputs(layout), slot_inputs(layout), outputs_of(heads))
 
 
 def describe(
@@ -64,6 +87,7 @@ def describe(
         name: described_numeric(name, number, statistics.standardize.get(name))
         for name, number in numeric.items()
     }
+    recalibration = checkpoint.manifest.recalibration or {}
     is_plain = not has_times(described_slots, described_numbers) and LINEARS not in sources
     return GraphManifest(
         format=GraphManifest.FORMAT,
@@ -75,17 +99,14 @@ def describe(
         frozen=False,
         predictions="logit" if conf.train.loss.name == "mse" else "sigmoid",
         logit_correction=checkpoint.manifest.logit_correction,
-        recalibration=of_heads(checkpoint.manifest.recalibration or {}, heads) or None,
+        recalibration={head: fitted for head, fitted in recalibration.items() if head in heads}
+        or None,
         labels=described_labels(conf.data, checkpoint.manifest.heads, heads),
         signatures=Signatures(
-            by_slot=described_inputs(part.by_slot), packed=described_inputs(part.packed)
+            by_slot=tuple(like(SignatureInput, columns) for columns in part.by_slot),
+            packed=tuple(like(SignatureInput, columns) for columns in part.packed),
         ),
-        outputs=tuple(
-            GraphOutput(
-                name=output.name, kind=cast(Any, output.kind), head=output.of, shape=output.shape
-            )
-            for output in part.outputs
-        ),
+        outputs=tuple(like(GraphOutput, output, head=output.of) for output in part.outputs),
         data=described_data(conf.data, time_columns(slots, numeric)),
         columns=tuple(dict.fromkeys(columns)),
         slots=described_slots,
@@ -95,26 +116,15 @@ def describe(
     )
 
 
-def of_heads(
-    recalibration: Mapping[str, Recalibration], heads: Collection[str]
-) -> dict[str, Recalibration]:
-    """The recalibration of some heads."""
-    return {head: fitted for head, fitted in recalibration.items() if head in heads}
-
-
-def described_inputs(inputs: list[Input]) -> tuple[SignatureInput, ...]:
-    """Inputs in their order, with their places in their sources."""
-    return tuple(
-        SignatureInput(
-            name=columns.name,
-            dtype=cast(Any, columns.dtype),
-            shape=columns.shape,
-            columns=columns.columns,
-            source=cast(Any, columns.source),
-            at=columns.at,
-        )
-        for columns in inputs
-    )
+def like(kind: type[Described], source: object, **others: Any) -> Described:
+    """A document whose fields are the attributes of `source` with their names, but for `others`."""
+    values = {
+        field.name: getattr(source, field.name)
+        for field in fields(cast(Any, kind))
+        if field.name not in others
+    }
+    texts = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return kind(**values | texts | others)
 
 
 def described_labels(
@@ -124,36 +134,15 @@ def described_labels(
     labels: dict[str, Label] = data.all_labels
     if len(of_recipe) == 1:
         labels = dict(zip(of_recipe, labels.values(), strict=True))
-    return {
-        head: LabelSource(
-            column=labels[head].column,
-            positive=sequence(labels[head].positive),
-            above=labels[head].above,
-        )
-        for head in heads
-        if head in labels
-    }
+    return {head: like(LabelSource, labels[head]) for head in heads if head in labels}
 
 
 def described_data(data: Data, of_times: Collection[str]) -> RawData:
     """How raw rows were read; `of_times` are the columns that have times."""
     times = {
-        column: TimeColumn(format=time.format, offset=time.offset)
-        for column, time in data.times.items()
-        if column in of_times
+        column: like(TimeColumn, time) for column, time in data.times.items() if column in of_times
     }
-    return RawData(
-        format=cast(Any, data.format),
-        delimiter=data.delimiter,
-        header=data.header,
-        columns=sequence(data.columns),
-        pairs=cast(Any, data.pairs),
-        skip_rows=data.skip_rows,
-        strip=data.strip,
-        missing=tuple(data.missing),
-        check_utf8=data.check_utf8,
-        times=times or None,
-    )
+    return like(RawData, data, times=times or None)
 
 
 def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str) -> SlotInput:
@@ -163,41 +152,25 @@ def described_slot(conf: Conf, layout: Layout, statistics: Statistics, name: str
     """
     slot = conf.slots[name]
     boundaries, vocabulary = lists = statistics.lists_of(name, slot)
-    has_rows = name in layout.slots
-    width = conf.width_of(slot)
-    cvm = name in layout.with_cvm
-    encoder = Encoder(name, slot, conf.data, lists)
-    of_rows = width + (CVM_COLUMNS if cvm else 0)
-    return SlotInput(
+    has_rows, width, cvm = name in layout.slots, conf.width_of(slot), name in layout.with_cvm
+    missing_id = Encoder(name, slot, conf.data, lists).missing_id
+    return like(
+        SlotInput,
+        slot,
         column=None if slot.cross else slot.column or name,
-        cross=sequence(slot.cross),
-        separator=slot.separator,
-        weights=slot.weights,
         ids=slot.kind.served_as or slot.ids,
-        seed=slot.seed,
         size=as_text(slot.size),
-        vocabulary=sequence(vocabulary),
-        oov=slot.oov,
+        vocabulary=None if vocabulary is None else tuple(vocabulary),
         boundaries=None if boundaries is None else tuple(boundaries.tolist()),
-        missing=cast(Any, slot.missing),
-        missing_id=as_text(int(encoder.missing_id)) if slot.missing == "value" else None,
+        missing_id=as_text(int(missing_id)) if slot.missing == "value" else None,
         padding=as_text(slot.padding),
-        max_length=slot.max_length,
-        keep=cast(Any, slot.keep),
-        pooling=cast(Any, slot.pooling),
-        indicator=slot.indicator,
         group=slot.group or name if has_rows else None,
         linear=conf.has_linear(slot),
         width=width,
         cvm=cvm,
-        columns=layout.numeric[name] if slot.indicator else of_rows,
+        columns=layout.numeric[name] if slot.indicator else width + CVM_COLUMNS * cvm,
         default=0.0 if has_rows else None,
     )
-
-
-def sequence(values: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Texts as a tuple, or None."""
-    return None if values is None else tuple(values)
 
 
 def as_text(number: int | None) -> str | None:
@@ -207,18 +180,14 @@ def as_text(number: int | None) -> str | None:
 
 def described_numeric(name: str, numeric: Numeric, scale: Scale | None) -> NumericInput:
     """How the values of a numeric input are transformed before the graph takes them."""
-    mean, deviation = scale or (None, None)
-    return NumericInput(
+    moments = (tuple(part) if isinstance(part, list) else part for part in scale or (None, None))
+    mean, deviation = moments
+    return like(
+        NumericInput,
+        numeric,
         column=None if numeric.columns else numeric.column or name,
-        columns=sequence(numeric.columns),
-        separator=numeric.separator,
         width=numeric.numbers,
-        default=numeric.default,
-        clip=None if numeric.clip is None else tuple(numeric.clip),
-        transform=cast(Any, numeric.transform),
-        mean=tuple(mean) if isinstance(mean, list) else mean,
-        deviation=tuple(deviation) if isinstance(deviation, list) else deviation,
-        since=numeric.since,
-        since_column=numeric.since_column,
-        unit=cast(Any, numeric.unit) if numeric.is_age else None,
+        mean=mean,
+        deviation=deviation,
+        unit=numeric.unit if numeric.is_age else None,
     )

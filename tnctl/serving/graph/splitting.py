@@ -1,34 +1,304 @@
-"""`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl."""
+"""`tnctl split-graph`: the dense inference graph of a checkpoint, servable without tnctl.
+
+All of it, or one head or tower, its weights as constants if wanted. A part is cut out of the
+SavedModel alone, so the recipe's code is not needed. All functions of the graph are inlined and its
+weights become constants (`convert_variables_to_constants_v2`). Nodes that the wanted outputs do not
+need are removed. The weights that are left become variables again, unless frozen.
+"""
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tnctl import files, outputs
 from tnctl.checkpoint.load import Checkpoint
-from tnctl.errors import Failure, refuse_if
+from tnctl.errors import Failure, UserError, did_you_mean, refuse_if
 from tnctl.manifest import Inventory
-from tnctl.model.graph import Input, linear_inputs
-from tnctl.model.layout import LINEARS, Layout, plan
+from tnctl.model.graph import (
+    BY_SLOT,
+    LENGTHS,
+    PACKED,
+    TOWERS,
+    Input,
+    Output,
+    linear_inputs,
+    save_module,
+    signatures_of,
+)
+from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
-from tnctl.serving.graph import aot, cutting, loaded_graph
+from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
-from tnctl.serving.graph.serving_json import describe
+from tnctl.serving.graph.loaded_graph import (
+    inputs_of,
+    load_graph,
+    run,
+    tensorflow_errors,
+)
+from tnctl.serving.graph.serving_json import Part, describe, whole
+from tnctl.serving.rows.precision import Arrays
 from tnctl.serving.verify.golden_checks import check_graph, golden_of_checkpoint
 
+EXAMPLES = 16  # random ones, with which a part is compared to the whole
+TOLERANCE = 2e-5
+# Ops whose outputs are their inputs. A custom gradient leaves an IdentityN of all its inputs.
+PASSING = ("Identity", "IdentityN", "StopGradient")
 WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
 SIGNATURE = "serving_default"
-
 GOLDEN_ROWS = 200
 WARM_ROWS = 8
 Linear = Literal["sum", "inputs"]  # of linear weights: their sum, or an input of each slot
+
+
+def cut(
+    folder: str,
+    to: str,
+    everything: Part,
+    part: str | None,
+    frozen: bool,
+    linears: Sequence[Input] = (),
+) -> Part:
+    """Write a head or tower (None: all heads) of the SavedModel in `folder` as one into `to`.
+
+    `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
+    but unread ones are left out; so are inputs of `by_slot` of which no column is read. `linears`
+    take the place of `linear` in `by_slot`, unless the part does not read it.
+    Raises UserError when there is no such part.
+    """
+    loaded = load_graph(folder)  # variables live only as long as it does
+    with tensorflow_errors("the graph cannot be cut"):
+        function, outputs = chosen(loaded.signatures, everything.outputs, part)
+        constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        tensors = dict(zip(sorted(function.structured_outputs), constant.outputs, strict=True))
+        wanted = [tensors[name].name for name in outputs]
+        graph, fetched = needed(constant.graph.as_graph_def(), wanted)
+        read = {whole.name: columns_read(graph, whole, fetched) for whole in everything.packed}
+        packed, by_slot = everything.packed, everything.by_slot
+        if part is not None:
+            packed = [whole for whole in packed if read[whole.name] is not None]
+            by_slot = [given for given in by_slot if (read[given.source] or set()) & places(given)]
+        if linears and any(given.name == LINEAR for given in by_slot):
+            by_slot = [given for given in by_slot if given.name != LINEAR] + [*linears]
+        module = tf.Module()
+        weights = {} if frozen else variables(function, graph)
+        module.weights = list(weights.values())
+        taken = [whole for whole in packed if read[whole.name] is not None]
+        scores = function_of(graph, fetched, packed, taken, weights)
+        names = [output.name for output in outputs.values()]
+        signatures = signatures_of(
+            lambda given: {n: tf.identity(t) for n, t in zip(names, scores(*given), strict=True)},
+            packed,
+            by_slot,
+        )
+        save_module(module, to, signatures)
+        made = Part(packed, by_slot, list(outputs.values()))
+        compare(function, everything, dict(zip(names, outputs, strict=True)), made, to)
+        return made
+
+
+def places(part: Input) -> set[int]:
+    """The columns of its source that an input is."""
+    return set(range(part.at, part.at + part.columns))
+
+
+def function_of(
+    graph: Any, fetched: list[str], packed: list[Input], taken: list[Input], weights: dict[str, Any]
+) -> Any:
+    """What a graph computes from inputs of `packed`, of which it takes some, and its weights."""
+
+    # With specs it is traced once, and constants are there once.
+    @tf.function(
+        autograph=False,
+        input_signature=[tf.TensorSpec([None, *whole.shape], whole.dtype) for whole in packed],
+    )
+    def scores(*tensors: Any) -> list[Any]:
+        given = {
+            f"{whole.name}:0": tensor
+            for whole, tensor in zip(packed, tensors, strict=True)
+            if whole in taken
+        }
+        given |= {f"{name}:0": weight.read_value() for name, weight in weights.items()}
+        results = tf.import_graph_def(graph, given, return_elements=fetched, name="")
+        return [given.get(name, result) for name, result in zip(fetched, results, strict=True)]
+
+    return scores
+
+
+def chosen(
+    signatures: Any, outputs: list[Output], part: str | None
+) -> tuple[Any, dict[str, Output]]:
+    """The function that computes a part, and its outputs by their names there."""
+    if part is None:
+        return signatures[PACKED], {output.name: output for output in outputs}
+    # The main head's are there twice: as `logits` and as `logits_HEAD`. The second is taken.
+    of_head = {output.kind: output.name for output in outputs if output.of == part}
+    if of_head:
+        return signatures[PACKED], {
+            name: Output(kind, kind, part) for kind, name in of_head.items()
+        }
+    known = signatures[TOWERS].structured_outputs if TOWERS in signatures else {}
+    if part not in known:
+        names = sorted({output.of for output in outputs} | known.keys())
+        raise UserError(f"the graph has no head or tower '{part}'. {did_you_mean(part, names)}")
+    shape = tuple(known[part].shape[1:])
+    return signatures[TOWERS], {part: Output("embedding", "embedding", part, shape)}
+
+
+def needed(graph: Any, outputs: list[str]) -> tuple[Any, list[str]]:
+    """The nodes of a graph without state that outputs (NAME:NUMBER) need, and their names there."""
+    nodes = {node.name: node for node in graph.node}
+
+    def source(reference: str) -> str:
+        name, _, number = reference.partition(":")
+        while nodes[name].op in PASSING:
+            name, _, number = nodes[name].input[int(number or 0)].partition(":")
+        return f"{name}:{number or 0}"
+
+    def inputs(node: Any) -> list[str]:
+        # Control inputs order reads of variables, which are constants here.
+        return [source(name) for name in node.input if not name.startswith("^")]
+
+    fetched = [source(output) for output in outputs]
+    kept: dict[str, list[str]] = {}  # their inputs
+    waiting = list(fetched)
+    while waiting:
+        name = waiting.pop().partition(":")[0]
+        if name not in kept:
+            kept[name] = inputs(nodes[name])
+            waiting += kept[name]
+    pruned = type(graph)(
+        versions=graph.versions,
+        library=graph.library,
+        node=[node for node in graph.node if node.name in kept],
+    )
+    for node in pruned.node:
+        node.input[:] = kept[node.name]
+    return pruned, fetched
+
+
+def columns_read(graph: Any, whole: Input, fetched: Iterable[str]) -> set[int] | None:
+    """The columns of an input of `packed` that a graph reads; None: it does not take it at all.
+
+    Slices with known bounds read a part, other ops all of it.
+    """
+    name = f"{whole.name}:0"
+    every = set(range(whole.columns))
+    if name in fetched:
+        return every
+    readers = [node for node in graph.node if name in node.input]
+    if not readers:
+        return None
+    slices = [node for node in readers if node.op == "StridedSlice" and node.input[0] == name]
+    bounds = constants(graph, [bound for node in slices for bound in node.input[1:]])
+    read: set[int] = set()
+    for node in readers:
+        if node in slices and all(bound in bounds for bound in node.input[1:]):
+            begin, end, step = (bounds[bound] for bound in node.input[1:])
+            read |= sliced(node.attr, begin, end, step, whole.columns)
+        elif node.op != "Shape":
+            read |= every
+    return read
+
+
+def sliced(
+    attributes: Any, begin: NDArray[Any], end: NDArray[Any], step: NDArray[Any], columns: int
+) -> set[int]:
+    """The columns that a StridedSlice of [B, columns] reads."""
+    if len(begin) < 2 or attributes["ellipsis_mask"].i or attributes["new_axis_mask"].i:
+        return set(range(columns))
+    if attributes["shrink_axis_mask"].i & 2:
+        return {int(begin[1]) % columns}
+    first = None if attributes["begin_mask"].i & 2 else int(begin[1])
+    last = None if attributes["end_mask"].i & 2 else int(end[1])
+    return set(range(columns)[first : last : int(step[1])])
+
+
+def constants(graph: Any, references: list[str]) -> Arrays:
+    """The values of the tensors of a graph that do not depend on its inputs, by reference.
+
+    `references` name tensors as inputs of nodes do; each array has its tensor's shape and dtype.
+    """
+    nodes = {node.name: node for node in graph.node}
+
+    @cache
+    def fixed(reference: str) -> bool:
+        node = nodes[reference.partition(":")[0]]
+        return node.op != "Placeholder" and all(map(fixed, node.input))
+
+    wanted = list(filter(fixed, dict.fromkeys(references)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors = tf.import_graph_def(graph, return_elements=wanted, name="")
+        return dict(zip(wanted, session.run(tensors), strict=True))
+
+
+def variables(function: Any, graph: Any) -> dict[str, Any]:
+    """Variables of the weights that are constants in a graph, which become its placeholders.
+
+    `function` is what the graph was made from: its captures have the names of the constants.
+    """
+    names = {id(variable.handle): variable.name for variable in function.variables}
+    weights = {
+        placeholder.op.name: names[id(handle)]
+        for handle, placeholder in function.graph.captures
+        if id(handle) in names
+    }
+    restored = {}
+    for node in graph.node:
+        if node.name in weights:
+            value = tf.make_ndarray(node.attr["value"].tensor)
+            restored[node.name] = tf.Variable(value, name=weights[node.name].partition(":")[0])
+            node.op = "Placeholder"
+            del node.attr["value"]
+    return restored
+
+
+def compare(
+    function: Any, everything: Part, names: dict[str, str], part: Part, folder: str
+) -> None:
+    """Raise Failure unless the SavedModel of a part gives what the whole gives.
+
+    `names` has for each output its name in the whole. Inputs that the part does not take are
+    random too, so that a part that reads them after all is noticed.
+    """
+    random = np.random.default_rng(1)
+    given = {
+        whole.name: random.normal(size=(EXAMPLES, whole.columns)).astype(whole.dtype)
+        for whole in everything.packed
+    }
+    shapes = {slot.name: slot.shape for slot in everything.by_slot}
+    most = [
+        shapes[length.name.removesuffix("_length")][0]
+        for length in everything.by_slot
+        if length.source == LENGTHS
+    ]
+    if most:
+        given[LENGTHS] = random.integers(0, most, (EXAMPLES, len(most)), "i4", endpoint=True)
+    linears = [columns for columns in part.by_slot if columns.source == LINEARS]
+    if linears:
+        shape = EXAMPLES, linears[-1].at + linears[-1].columns
+        given[LINEARS] = random.normal(size=shape).astype(np.float32)
+        given[LINEAR] = given[LINEARS].sum(axis=1, keepdims=True)
+    expected = run(function, {whole.name: given[whole.name] for whole in everything.packed})
+    loaded = load_graph(folder)
+    for signature, inputs in ((PACKED, part.packed), (BY_SLOT, part.by_slot)):
+        outputs = run(loaded.signatures[signature], inputs_of(inputs, given))
+        for output, name in names.items():
+            if not np.allclose(
+                outputs[output], expected[name], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+            ):
+                raise Failure(
+                    f"{output} of signature {signature} is not what the whole graph gives. Split "
+                    "without head and frozen, and report it"
+                )
 
 
 def split(
@@ -69,7 +339,7 @@ def split(
             ) from error
         beside = Inventory(local)
         golden_entry = check_graph(checkpoint, description, local, beside, golden)
-        with cutting.tensorflow_errors("the graph cannot be compiled"):
+        with tensorflow_errors("the graph cannot be compiled"):
             compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
         inventory = output.inventory()
         root = Path(local)
@@ -87,20 +357,20 @@ def write_part(
     head: str | None,
     frozen: bool,
     linear: Linear = "sum",
-) -> cutting.Part:
+) -> Part:
     """The SavedModel of a checkpoint in a local folder, unchanged or cut, its files verified."""
     layout = plan(conf, checkpoint.statistics)
-    everything = cutting.whole(layout, checkpoint.manifest.heads)
+    everything = whole(layout, checkpoint.manifest.heads)
     linears = linears_of(layout, everything) if linear == "inputs" else []
     if head is None and not frozen and not linears:
         loaded_graph.write_graph(checkpoint, local)
         return everything
     with files.TemporaryFolder("graph") as temporary:
         loaded_graph.write_graph(checkpoint, temporary)
-        return cutting.cut(temporary, local, everything, head, frozen, linears)
+        return cut(temporary, local, everything, head, frozen, linears)
 
 
-def linears_of(layout: Layout, everything: cutting.Part) -> list[Input]:
+def linears_of(layout: Layout, everything: Part) -> list[Input]:
     """The inputs that take the place of `linear`. Raises UserError when there can be none."""
     linears = linear_inputs(layout)
     refuse_if(not linears, "linear=inputs: no slot of this model has linear weights. Leave it out")
@@ -114,9 +384,7 @@ def linears_of(layout: Layout, everything: cutting.Part) -> list[Input]:
     return linears
 
 
-def requests_of(
-    checkpoint: Checkpoint, description: GraphManifest, golden: int
-) -> list[dict[str, NDArray[Any]]]:
+def requests_of(checkpoint: Checkpoint, description: GraphManifest, golden: int) -> list[Arrays]:
     """A request of one example and one of at most WARM_ROWS: golden rows, or zeros without any.
 
     Each has the inputs [B, *shape] of signature by_slot by name, float32 or int32.
@@ -135,7 +403,7 @@ def requests_of(
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]
 
 
-def write_warmup_requests(folder: str, requests: Iterable[Mapping[str, NDArray[Any]]]) -> None:
+def write_warmup_requests(folder: str, requests: Iterable[Arrays]) -> None:
     """Write requests with which TensorFlow Serving runs a graph before it takes traffic.
 
     Each is the inputs [B, *shape] of a signature by name, float32 or int32.
@@ -147,7 +415,7 @@ def write_warmup_requests(folder: str, requests: Iterable[Mapping[str, NDArray[A
             writer.write(prediction_log(inputs))
 
 
-def prediction_log(inputs: Mapping[str, NDArray[Any]]) -> bytes:
+def prediction_log(inputs: Arrays) -> bytes:
     """The PredictionLog of one request, its inputs [B, *shape] by name.
 
     The file is a TFRecord of such messages (tensorflow_serving/apis/prediction_log.proto), of which

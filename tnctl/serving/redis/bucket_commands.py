@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tnctl.serving.rows.precision import RowShape, encode
+from tnctl.serving.rows.precision import Payloads, Uint64s
 from tnctl.serving.rows.selection import Part
 
 # A server stores a hash in one piece of memory while it has few fields, none longer than this.
@@ -40,14 +39,14 @@ def bucket_count(rows: int, fields: int) -> int:
     return max(1, round(rows * fields / FIELDS_PER_BUCKET))
 
 
-def buckets_of(hashes: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
+def buckets_of(hashes: Uint64s, count: int) -> Uint64s:
     """floor(hash * count / 2^64), exactly; uint64 [n]. `count` is below 2^32."""
     shift, n = np.uint64(32), np.uint64(count)
     high, low = hashes >> shift, hashes & np.uint64(0xFFFFFFFF)
     return (high * n + (low * n >> shift)) >> shift
 
 
-def field_names(ids: NDArray[np.uint64], fields: int) -> list[list[bytes]]:
+def field_names(ids: Uint64s, fields: int) -> list[list[bytes]]:
     """The names of the fields of each id (uint64 [n]), `fields` for each.
 
     The first is the id, 8 bytes, little-endian; the others add a byte, the number of the part.
@@ -63,30 +62,30 @@ class Packing:
     `key` is what the name of a bucket's key begins with; its number follows.
     """
 
-    def __init__(self, key: str, shape: RowShape, buckets: int) -> None:
-        self._key, self._shape, self._buckets = key.encode(), shape, buckets
-        self._fields = fields_per_row(shape.stride)
-        self._setting = _Words(shape.stride, self._fields, values=True)
-        self._removing = _Words(shape.stride, self._fields, values=False)
+    def __init__(self, key: str, stride: int, buckets: int) -> None:
+        self._key, self._buckets = key.encode(), buckets
+        self._fields = fields_per_row(stride)
+        self._setting = _Words(stride, self._fields, values=True)
+        self._removing = _Words(stride, self._fields, values=False)
 
-    def commands(self, part: Part) -> Iterator[Packed]:
-        """HDEL of the removed keys of a part, and HSET of its rows."""
+    def commands(self, part: Part, payload: Payloads) -> Iterator[Packed]:
+        """HDEL of the removed keys of a part, and HSET of its rows, stored as `payload`."""
         for at in range(0, len(part.ids), ROWS_AT_ONCE):
             cut = slice(at, at + ROWS_AT_ONCE)
-            ids, hashes, rows = part.ids[cut], part.hashes[cut], part.rows[cut]
+            ids, hashes, stored = part.ids[cut], part.hashes[cut], payload[cut]
             if part.removed is not None and (gone := part.removed[cut]).any():
-                words = self._removing.of(ids[gone], None)
+                words = self._removing.of(ids[gone], stored[gone])
                 yield self._per_bucket(b"HDEL", hashes[gone], words, self._fields, -1)
-                ids, hashes, rows = ids[~gone], hashes[~gone], rows[~gone]
+                ids, hashes, stored = ids[~gone], hashes[~gone], stored[~gone]
             if len(ids):
-                words = self._setting.of(ids, encode(rows, self._shape))
+                words = self._setting.of(ids, stored)
                 yield self._per_bucket(b"HSET", hashes, words, 2 * self._fields, 1)
 
     def _per_bucket(
         self,
         command: bytes,
-        hashes: NDArray[np.uint64],
-        words: NDArray[np.uint8],
+        hashes: Uint64s,
+        words: Payloads,
         count: int,
         sign: int,
     ) -> Packed:
@@ -113,49 +112,26 @@ class _Words:
 
     def __init__(self, stride: int, fields: int, values: bool) -> None:
         words = bytearray()
-        varying: dict[str, tuple[Any, int]] = {}  # name -> dtype and offset
-        payload: list[tuple[str, str]] = []
+        self._ids: list[int] = []  # where they begin
+        self._values: list[tuple[int, int, int]] = []  # where they begin, there and in a payload
         for part in range(fields):
-            words += b"$%d\r\n" % (8 if part == 0 else 9)
-            varying[f"id{part}"] = np.dtype("<u8"), len(words)
+            words += b"$%d\r\n" % (9 if part else 8)
+            self._ids.append(len(words))
             words += bytes(8) + (bytes([part]) if part else b"") + b"\r\n"
             if values:
-                size = min(PART_BYTES, stride - part * PART_BYTES)
+                start = part * PART_BYTES
+                size = min(PART_BYTES, stride - start)
                 words += b"$%d\r\n" % size
-                payload.append((f"value{part}", f"V{size}"))
-                varying[f"value{part}"] = np.dtype(f"V{size}"), len(words)
+                self._values.append((len(words), start, size))
                 words += bytes(size) + b"\r\n"
         self._template = np.frombuffer(bytes(words), np.uint8)
-        formats, offsets = zip(*varying.values(), strict=True)
-        self._dtype = np.dtype(
-            {
-                "names": list(varying),
-                "formats": formats,
-                "offsets": offsets,
-                "itemsize": len(words),
-            }
-        )
-        self._payload = np.dtype(payload)
-        self._ids = [f"id{part}" for part in range(fields)]
 
-    def of(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    def of(self, ids: Uint64s, payload: Payloads) -> Payloads:
         """uint8 [n, bytes of a row's words]."""
-        words = np.empty((len(ids), len(self._template)), np.uint8)
-        words[:] = self._template
-        rows = words.view(self._dtype)[:, 0]
-        for name in self._ids:
-            rows[name] = ids
-        if payload is not None:
-            parts = np.ascontiguousarray(payload).view(self._payload)[:, 0]
-            for name in self._payload.names or ():
-                rows[name] = parts[name]
+        words = np.tile(self._template, (len(ids), 1))
+        id_bytes = ids.astype("<u8").view(np.uint8).reshape(-1, 8)
+        for at in self._ids:
+            words[:, at : at + 8] = id_bytes
+        for at, start, size in self._values:
+            words[:, at : at + size] = payload[:, start : start + size]
         return words
-
-
-def of_buckets(command: bytes, key: str, buckets: range, after: bytes = b"") -> bytes:
-    """One command for each bucket, packed: its name, the bucket's key, and a word `after` it."""
-    words = b"*%d\r\n$%d\r\n%s\r\n" % (3 if after else 2, len(command), command)
-    end = b"$%d\r\n%s\r\n" % (len(after), after) if after else b""
-    prefix = key.encode()
-    names = [b"%s%d" % (prefix, bucket) for bucket in buckets]
-    return b"".join([b"%s$%d\r\n%s\r\n%s" % (words, len(name), name, end) for name in names])

@@ -5,12 +5,10 @@ docs/formats/redis.md.
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tnctl import limits, manifest
@@ -18,33 +16,32 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.documents import Count, Name
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError, FileEntry
+from tnctl.serving.artefact_document import document
 from tnctl.serving.redis.bucket_commands import buckets_of, field_names
 from tnctl.serving.redis.redis_session import client_of, shown, translated
+from tnctl.serving.rows.embeddings import PREFIX
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
 from tnctl.serving.rows.file_format import hashes_of
-from tnctl.serving.rows.precision import decode
+from tnctl.serving.rows.precision import LookedUp, Uint64s, decode
 
 MOST_BUCKETS = 2**32 - 1
 VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
 POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
 
 State = Literal["writing", "complete", "expiring"]
+IDS_AT_ONCE = 1 << 14
+TRIES = 10  # switches in the middle of one reading
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class BucketGroup(GroupRows):
     """A share group whose rows are in hashes of a Redis server."""
 
     buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)]
     fields_per_row: Annotated[int, Field(ge=1, le=256)]
 
-    @classmethod
-    def of(cls, entry: GroupRows, buckets: int, fields_per_row: int) -> "BucketGroup":
-        """A group's entry, with where its rows are."""
-        return cls(**values_of(entry), buckets=buckets, fields_per_row=fields_per_row)
 
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class RedisManifest(RowsManifest):
     """The manifest of embeddings in Redis; `sequence` is the number of deltas applied to it."""
 
@@ -52,16 +49,8 @@ class RedisManifest(RowsManifest):
     groups: tuple[BucketGroup, ...]
     sequence: Count
 
-    @classmethod
-    def of(
-        cls, content: RowsManifest, groups: Sequence[BucketGroup], sequence: int
-    ) -> "RedisManifest":
-        """The manifest of a full export or a delta, when its rows are in Redis."""
-        common = values_of(content) | {"kind": "full", "encoding": "redis", "groups": tuple(groups)}
-        return cls(**common, sequence=sequence)
 
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class VersionRecord:
     """What `PREFIX:versions` has of a version: its state, and the buckets of each group."""
 
@@ -69,9 +58,9 @@ class VersionRecord:
     groups: dict[Name, Annotated[int, Field(ge=1, le=MOST_BUCKETS)]]
 
 
-def values_of(document: GroupRows | RowsManifest) -> dict[str, Any]:
-    """The attributes of a document by their names."""
-    return {field.name: getattr(document, field.name) for field in fields(document)}
+def entry_of(data: bytes) -> FileEntry:
+    """The size and checksum of a file that is a key."""
+    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -98,6 +87,10 @@ class RedisKeys:
         (VERSION, NAME): `manifest`, `golden`, `delta`, or `GROUP:` with the bucket after.
         """
         return ":".join((self.prefix, *parts))
+
+    def buckets(self, version: str, group: str) -> str:
+        """What the names of the keys of a group's buckets begin with; their numbers follow."""
+        return self.key(version, f"{group}:")
 
     def pointer(self, text: bytes) -> tuple[str, int]:
         """The version and the deltas in a value of `current`. Raises Failure for other values."""
@@ -127,11 +120,6 @@ class RedisKeys:
         )
 
 
-PREFIX = "tnctl"
-IDS_AT_ONCE = 1 << 14
-TRIES = 10  # switches in the middle of one reading
-
-
 class RedisEmbeddings:
     """The rows of an export in Redis, looked up as Embeddings of files are.
 
@@ -154,9 +142,7 @@ class RedisEmbeddings:
         else:
             self._take(f"{version} 0".encode(), content)
 
-    def lookup(
-        self, group: str, ids: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def lookup(self, group: str, ids: Uint64s) -> LookedUp:
         """As in Embeddings: float32 [n, columns] and bool [n] for ids [n].
 
         All rows are of one version, which a delta may be changing.
@@ -187,8 +173,7 @@ class RedisEmbeddings:
         key = self._keys.key(self._version, "golden")
         with translated(self._keys.url):
             data: bytes = self._client.get(key) or b""
-        entry = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        if entry != self.manifest.files[GOLDEN]:
+        if entry_of(data) != self.manifest.files[GOLDEN]:
             raise DamagedError(
                 str(self._keys), f"{self._keys} key {key} is damaged", "Export again"
             )
@@ -218,9 +203,9 @@ class RedisEmbeddings:
                     return
         raise self._keys.nothing()
 
-    def _values(self, group: str, ids: NDArray[np.uint64]) -> list[bytes | None] | None:
+    def _values(self, group: str, ids: Uint64s) -> list[bytes | None] | None:
         """The payload of each id; None when another version became current meanwhile."""
-        entry, prefix = self._entries[group], self._keys.key(self._version, f"{group}:")
+        entry, prefix = self._entries[group], self._keys.buckets(self._version, group)
         complete = entry.fields_per_row, entry.shape.stride
         values: list[bytes | None] = []
         for at in range(0, len(ids), IDS_AT_ONCE):

@@ -3,21 +3,18 @@
 A full export is written beside the version that is read; a delta goes into its buckets in place.
 """
 
-import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Protocol
 
 from tnctl import documents, manifest
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
-from tnctl.manifest import FileEntry
 from tnctl.progress import Display, clock, say
-from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
+from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
 from tnctl.serving.redis import redis_embeddings
 from tnctl.serving.redis.bucket_commands import (
     MOST_PARTS,
@@ -25,10 +22,8 @@ from tnctl.serving.redis.bucket_commands import (
     Packing,
     bucket_count,
     fields_per_row,
-    of_buckets,
 )
 from tnctl.serving.redis.redis_embeddings import (
-    PREFIX,
     VERSION,
     BucketGroup,
     RedisEmbeddings,
@@ -36,13 +31,14 @@ from tnctl.serving.redis.redis_embeddings import (
     RedisManifest,
     State,
     VersionRecord,
+    entry_of,
 )
 from tnctl.serving.redis.redis_session import Session, Word, WriterLock, translated, writer_lock
+from tnctl.serving.rows.embeddings import GRACE, PREFIX
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RoundingError, encode, largest_errors
-from tnctl.serving.rows.selection import Group, Part, count_of
+from tnctl.serving.rows.selection import Selection, count_of
 
-BUCKETS_AT_ONCE = 1 << 12
 NAMES = ("golden", "delta", "manifest")  # of the keys of a version beside its buckets
 
 
@@ -50,77 +46,55 @@ class Versions:
     """The versions under one prefix. All their keys are known by name: none is searched for."""
 
     def __init__(self, keys: RedisKeys, session: Session) -> None:
-        self._keys, self._session = keys, session
+        self._keys, self._session, self._key = keys, session, keys.key("versions")
 
-    def begin(self, version: str, groups: Sequence[BucketGroup]) -> None:
-        """Record a version before it has its first key."""
-        record = recorded("writing", buckets_by_group(groups))
-        self._session.call("HSET", self._keys.key("versions"), version, record)
+    def record(self, version: str, state: State, groups: dict[str, int]) -> None:
+        """Record the state of a version, with the buckets of its groups."""
+        self._session.call("HSET", self._key, version, recorded(state, groups))
 
-    def remove_leftovers(self, current: str | None, grace: int) -> None:
-        """Remove the versions of killed writers, and retire complete ones that are not current."""
-        words = self._session.call("HGETALL", self._keys.key("versions"))
+    def recorded(self) -> dict[str, VersionRecord]:
+        """What is recorded of each version. Raises Failure for what no version has."""
+        words = self._session.call("HGETALL", self._key)
+        records = {}
         for name, record in zip(words[::2], words[1::2], strict=True):
-            version, state = name.decode("utf-8", "replace"), self._parsed(record).state
+            version = name.decode("utf-8", "replace")
+            try:
+                records[version] = documents.parse(VersionRecord, record)
+            except DocumentError:
+                raise self._keys.foreign(self._key) from None
             if not re.fullmatch(VERSION, version):
-                raise self._keys.foreign(self._keys.key("versions"))
-            if version == current:
-                continue
-            if state == "writing":
-                self.remove(version)
-            elif state == "complete":
-                self.retire(version, grace)
-            elif not self._session.call("EXISTS", self._keys.key(version, "manifest")):
-                self._session.call("HDEL", self._keys.key("versions"), version)
+                raise self._keys.foreign(self._key)
+        return records
 
-    def retire(self, version: str, grace: int) -> None:
+    def remove_leftovers(self, records: Mapping[str, VersionRecord], grace: int) -> None:
+        """Remove the versions of killed writers, and retire complete ones."""
+        for version, record in records.items():
+            if record.state == "writing":
+                self.remove(version, record.groups)
+            elif record.state == "complete":
+                self.retire(version, record.groups, grace)
+            elif not self._session.call("EXISTS", self._keys.key(version, "manifest")):
+                self._session.call("HDEL", self._key, version)
+
+    def retire(self, version: str, groups: dict[str, int], grace: int) -> None:
         """Have a version expire, which readers may still be reading, in `grace` seconds."""
         if not grace:
-            self.remove(version)
+            self.remove(version, groups)
             return
-        groups, after = self._groups(version), str(grace).encode()
         for group, count in groups.items():
-            key = self._keys.key(version, f"{group}:")
-            each_bucket(self._session, b"EXPIRE", key, count, after)
+            self._session.of_buckets("EXPIRE", self._keys.buckets(version, group), count, grace)
         # The manifest last: readers conclude from it that there are rows.
         for name in NAMES:
             self._session.call("EXPIRE", self._keys.key(version, name), grace)
-        self._session.call(
-            "HSET", self._keys.key("versions"), version, recorded("expiring", groups)
-        )
+        self.record(version, "expiring", groups)
         say(f"{self._keys}: version {version} expires in {clock(grace)}")
 
-    def remove(self, version: str, groups: dict[str, int] | None = None) -> None:
-        """Remove all keys of a version, complete or not; `groups` if they may not be recorded."""
-        for group, count in (groups or self._groups(version)).items():
-            each_bucket(self._session, b"UNLINK", self._keys.key(version, f"{group}:"), count)
+    def remove(self, version: str, groups: Mapping[str, int]) -> None:
+        """Remove all keys of a version, complete or not."""
+        for group, count in groups.items():
+            self._session.of_buckets("UNLINK", self._keys.buckets(version, group), count)
         names = [self._keys.key(version, name) for name in NAMES]
-        self._session.calls([("UNLINK", *names), ("HDEL", self._keys.key("versions"), version)])
-
-    def _groups(self, version: str) -> dict[str, int]:
-        """The groups of a version with their buckets; none when nothing is recorded of it."""
-        record = self._session.call("HGET", self._keys.key("versions"), version)
-        return self._parsed(record).groups if record else {}
-
-    def _parsed(self, record: bytes) -> VersionRecord:
-        try:
-            return documents.parse(VersionRecord, record)
-        except DocumentError:
-            raise self._keys.foreign(self._keys.key("versions")) from None
-
-
-def each_bucket(
-    session: Session, command: bytes, key: str, count: int, after: bytes = b""
-) -> list[int]:
-    """The replies to one command for each of a group's buckets, some thousand at a time.
-
-    `key` is what the names of their keys begin with; `after` is the command's last word.
-    """
-    replies: list[int] = []
-    for first in range(0, count, BUCKETS_AT_ONCE):
-        buckets = range(first, min(first + BUCKETS_AT_ONCE, count))
-        replies += session.packed([of_buckets(command, key, buckets, after)], len(buckets))
-    return replies
+        self._session.calls([("UNLINK", *names), ("HDEL", self._key, version)])
 
 
 def buckets_by_group(groups: Sequence[BucketGroup]) -> dict[str, int]:
@@ -133,36 +107,18 @@ def recorded(state: State, buckets: dict[str, int]) -> str:
     return json.dumps(documents.plain(VersionRecord(state=state, groups=buckets)))
 
 
-GRACE = 600  # seconds that readers keep the previous version
-
 # Checks the rows before they are current, and keeps the golden rows; the manifest's `golden`.
-Check = Callable[[RedisEmbeddings, "KeptFiles"], RowsGolden | None]
+Check = Callable[[RedisEmbeddings, "KeptFiles"], GoldenEntry | None]
 
 
-class Rows(Protocol):
-    """What is written: a tnctl.serving.rows.selection.Selection, or an object like it."""
+class KeptFiles(dict[str, bytes]):
+    """Files that become keys of Redis, by name; an Inventory keeps the files of a folder."""
 
-    groups: list[Group]
-
-    def parts(self) -> Iterator[Part]:
-        """The rows, and the removed keys of a delta."""
-
-
-class KeptFiles:
-    """Records files that become keys of Redis, as an Inventory records the files of a folder."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-        self.files: dict[str, FileEntry] = {}
-
-    def write(self, name: str, data: bytes) -> None:
-        """A whole file."""
-        self.data[name] = data
-        self.files[name] = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    write = dict.__setitem__
 
 
 def write(
-    selection: Rows,
+    selection: Selection,
     content: RowsManifest,
     url: str,
     *,
@@ -194,13 +150,13 @@ class RedisWriter:
         keys: RedisKeys,
         session: Session,
         lock: WriterLock,
-        selection: Rows,
+        selection: Selection,
         content: RowsManifest,
         check: Check | None,
     ) -> None:
         self._keys, self._session, self._lock = keys, session, lock
         self._selection, self._content, self._check = selection, content, check
-        self._run = session.information("server").get("run_id")
+        self._run = session.run_id()
         self._switching = False
 
     # ---- A full export ----
@@ -209,10 +165,13 @@ class RedisWriter:
         """Write a new version, switch to it, and retire the previous one."""
         previous = self._pointer()[0]
         versions = Versions(self._keys, self._session)
-        versions.remove_leftovers(previous, grace)
+        records = versions.recorded()
+        last = records.pop(previous or "", None)
+        versions.remove_leftovers(records, grace)
         version = f"{self._content.checkpoint.step}-{uuid.uuid4().hex[:8]}"
         groups = [self._planned(entry) for entry in self._content.groups]
-        versions.begin(version, groups)
+        # Before it has its first key.
+        versions.record(version, "writing", buckets_by_group(groups))
         try:
             content = self._switch(version, self._write(version, groups), 0)
         except BaseException:
@@ -223,7 +182,7 @@ class RedisWriter:
         rows = sum(entry.rows for entry in groups)
         say(f"{rows:,} rows to {self._keys}: version {version} is current")
         if previous is not None:
-            versions.retire(previous, grace)
+            versions.retire(previous, last.groups if last else {}, grace)
         return content
 
     def _planned(self, entry: GroupRows) -> BucketGroup:
@@ -235,7 +194,8 @@ class RedisWriter:
                 f"group {entry.group} has rows of {stride:,} bytes; Redis takes up to "
                 f"{MOST_PARTS * PART_BYTES:,}. Export it with precision=int8, or to files"
             )
-        return BucketGroup.of(entry, bucket_count(entry.rows, fields), fields)
+        buckets = bucket_count(entry.rows, fields)
+        return BucketGroup(**vars(entry), buckets=buckets, fields_per_row=fields)
 
     def _abandon(self, version: str, groups: list[BucketGroup]) -> None:
         """Remove a version that cannot be completed, if the server still answers."""
@@ -287,13 +247,13 @@ class RedisWriter:
         old = {entry.group: entry for entry in present.groups}
         groups = []
         for entry in self._content.groups:
-            buckets, fields = old[entry.group].buckets, old[entry.group].fields_per_row
-            error = largest_errors([old[entry.group].error, self._errors[entry.group].document()])
-            rows = after[entry.group] // fields
-            groups.append(BucketGroup.of(replace(entry, rows=rows, error=error), buckets, fields))
+            was = old[entry.group]
+            error = largest_errors([was.error, self._errors[entry.group].document()])
+            changed = {"rows": after[entry.group] // was.fields_per_row, "error": error}
+            groups.append(BucketGroup(**vars(was) | vars(entry) | changed))
         content = self._switch(version, groups, sequence + 1)
-        changed = count_of(self._selection.groups)
-        say(f"{changed:,} rows changed in {self._keys}: version {version}, delta {sequence + 1}")
+        rows = count_of(self._selection.groups)
+        say(f"{rows:,} rows changed in {self._keys}: version {version}, delta {sequence + 1}")
         return content
 
     def _check_fit(self, since: RowsManifest, present: RedisManifest) -> None:
@@ -310,12 +270,12 @@ class RedisWriter:
             )
         for key in ("precision", "filter"):
             wanted, there = getattr(self._content, key), getattr(present, key)
-            if not wanted == getattr(since, key) == there:
+            if wanted != there:
                 raise UserError(
                     f"{self._keys} has {key} {there}, the delta {wanted}. "
                     "Give the same, or export in full without since="
                 )
-        if present.shapes != {group.name: group.shape for group in self._selection.groups}:
+        if present.shapes != self._content.shapes:
             raise UserError(
                 f"{self._keys} has other groups, or rows of another kind, than the delta. "
                 "Export in full without since="
@@ -340,59 +300,56 @@ class RedisWriter:
         """Send all parts of the selection; returns by how many the number of fields grows."""
         packings = {
             entry.group: Packing(
-                self._keys.key(version, f"{entry.group}:"), entry.shape, entry.buckets
+                self._keys.buckets(version, entry.group), entry.shape.stride, entry.buckets
             )
             for entry in groups
         }
         self._errors = {entry.group: RoundingError(entry.shape) for entry in groups}
-        total = count_of(self._selection.groups)
         balance, sign, done = 0, 1, 0
-        with Display("export", total) as display:
+        with Display("export", count_of(self._selection.groups)) as display:
             for part in self._selection.parts():
-                error = self._errors[part.group.name]
-                if not error.exact:
-                    payload = encode(part.rows, part.group.shape)
-                    error.add(part.rows, part.removed, payload)
-                for packed in packings[part.group.name].commands(part):
+                payload = encode(part.rows, part.group.shape)
+                self._errors[part.group.name].add(part.rows, part.removed, payload)
+                for packed in packings[part.group.name].commands(part, payload):
                     balance += sign * self._session.stream(packed.data, packed.commands)
                     sign = packed.sign
                     done += packed.rows
                     display.update(done, f"{done:,} rows")
             balance += sign * self._session.drain()
-        if done != total:
-            raise Failure(
-                f"{self._content.checkpoint.folder} has {done:,} rows to export, its "
-                f"manifest says {total:,}. Take another checkpoint"
-            )
         return balance
 
     def _counted(self, version: str, groups: Sequence[BucketGroup]) -> dict[str, int]:
         """The number of fields of each group."""
-        counted = {}
-        for entry in groups:
-            key = self._keys.key(version, f"{entry.group}:")
-            counted[entry.group] = sum(each_bucket(self._session, b"HLEN", key, entry.buckets))
-        return counted
+        return {
+            entry.group: self._session.of_buckets(
+                "HLEN", self._keys.buckets(version, entry.group), entry.buckets
+            )
+            for entry in groups
+        }
 
     def _switch(self, version: str, groups: Sequence[BucketGroup], sequence: int) -> RedisManifest:
         """Check the rows, write the manifest, and make it current; the whole manifest."""
-        content = RedisManifest.of(self._content, groups, sequence)
+        content = RedisManifest(
+            **vars(self._content)
+            | {"kind": "full", "encoding": "redis", "groups": tuple(groups), "sequence": sequence}
+        )
         kept, golden = KeptFiles(), None
         if self._check is not None:
             rows = RedisEmbeddings(self._keys.url, self._keys.prefix, version, content)
             with closing(rows):
                 golden = self._check(rows, kept)
-        content = replace(content, golden=golden, files=kept.files)
+        files = {name: entry_of(data) for name, data in kept.items()}
+        content = replace(content, golden=golden, files=files)
         text, of = manifest.sealed(content.body()), self._keys.key
         record = recorded("complete", buckets_by_group(groups))
         commands: list[Sequence[Word]] = [
             ("SET", of(version, "manifest"), text),
             ("DEL", of(version, "golden"), of(version, "delta")),
-            *(("SET", of(version, "golden"), data) for data in kept.data.values()),
+            *(("SET", of(version, "golden"), data) for data in kept.values()),
             ("HSET", self._keys.key("versions"), version, record),
             ("SET", self._keys.key("current"), f"{version} {sequence}"),
         ]
-        if self._session.information("server").get("run_id") != self._run:
+        if self._session.run_id() != self._run:
             raise self._lost_rows("is another process than at the beginning")
         while self._lock.held(self._session):
             self._switching = True

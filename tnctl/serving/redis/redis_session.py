@@ -16,9 +16,11 @@ from tnctl.errors import Failure, UserError, printable
 from tnctl.progress import waiting
 
 CONNECT_SECONDS = 10
+BUCKETS_AT_ONCE = 1 << 12
 ANSWER_SECONDS = 30  # unless the URL has another socket_timeout
 
 Word = bytes | str | int
+LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
 
 
 def library() -> Any:
@@ -78,41 +80,29 @@ def translated(url: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
-        if not isinstance(error, library().RedisError):
-            raise
+    except library().RedisError as error:
         raise Failure(f"{shown(url)} {_message(error)}") from error
 
 
 def _message(error: Exception) -> str:
     errors = library().exceptions
     reason = printable(str(error).strip().split("\n")[0].rstrip(".")) or type(error).__name__
-    ways = [
-        (errors.AuthenticationError, "refused the login ({}). Give the right USER and PASSWORD: "
-         "redis://USER:PASSWORD@HOST"),
-        (errors.AuthenticationWrongNumberOfArgsError, "refused the login ({}). Give USER and "
-         "PASSWORD: redis://USER:PASSWORD@HOST"),
-        (errors.NoPermissionError, "does not permit it ({}). Let this user run the commands that "
-         "docs/formats/redis.md names"),
+    logins = errors.AuthenticationError, errors.AuthenticationWrongNumberOfArgsError
+    for kinds, text in (
+        (logins, "refused the login ({}). Give USER and PASSWORD: redis://USER:PASSWORD@HOST"),
+        (errors.NoPermissionError, "does not permit it ({}). docs/formats/redis.md has the "
+         "commands that its user needs"),
         (errors.ReadOnlyError, "is a replica, which cannot be written to. Name its primary"),
-        (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory, for the old and "
-         "the new rows together"),
-        (errors.BusyLoadingError, "is still loading its data. Try again when it has"),
-        ((errors.MovedError, errors.AskError, errors.ClusterError, errors.ClusterDownError),
-         "is part of a cluster ({}), which tnctl does not write to. Name a server of its own"),
-        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does; "
-         "for more time add ?socket_timeout=SECONDS to the URL"),
-        (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the "
-         "command again when it does"),
-    ]  # fmt: skip
-    if "CERTIFICATE_VERIFY" in reason:
-        return "has a certificate of an unknown authority. Name its file: ?ssl_ca_certs=FILE"
-    for kind, text in ways:
-        if isinstance(error, kind):
+        (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory"),
+        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does"),
+        (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the command "
+         "again when it does"),
+    ):  # fmt: skip
+        if isinstance(error, kinds):
             return text.format(reason)
     if "WRONGTYPE" in reason:
         return f"has other data under these keys ({reason}). Choose another prefix="
-    return f"refused a command ({reason})"
+    return f"refused a command ({reason}). docs/formats/redis.md has the servers that it works with"
 
 
 class Session:
@@ -133,14 +123,10 @@ class Session:
 
     def calls(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """The replies to several commands that are sent together; raises the first error."""
-        return self.packed(self._connection.pack_commands(commands), len(commands))
-
-    def packed(self, data: Sequence[bytes], commands: int) -> list[Any]:
-        """As `calls`, of so many commands that are packed already."""
         replies, refused = [], None
         with self._watched():
-            self._connection.send_packed_command(data)
-            for _ in range(commands):
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            for _ in commands:
                 try:
                     replies.append(self._connection.read_response())
                 except library().ResponseError as error:
@@ -148,6 +134,17 @@ class Session:
         if refused is not None:
             raise refused
         return replies
+
+    def of_buckets(self, command: str, prefix: str, count: int, *words: Word) -> int:
+        """The sum of the replies to one command for each of a group's buckets.
+
+        `prefix` is what the names of their keys begin with; `words` follow the key.
+        """
+        return sum(
+            sum(self.calls([(command, f"{prefix}{bucket}", *words) for bucket in buckets]))
+            for first in range(0, count, BUCKETS_AT_ONCE)
+            for buckets in (range(first, min(first + BUCKETS_AT_ONCE, count)),)
+        )
 
     def stream(self, data: bytes, commands: int) -> int:
         """Send packed commands; the sum of the replies to those that were streamed before.
@@ -173,13 +170,13 @@ class Session:
                 raise reply
         return replies[-1] is not None
 
-    def information(self, section: str) -> dict[str, str]:
-        """A section of the server's INFO; empty when this user has no permission."""
+    def run_id(self) -> str | None:
+        """Which process the server is; None when this user may not ask."""
         try:
-            text = self.call("INFO", section).decode()
+            text = self.call("INFO", "server").decode()
         except library().exceptions.NoPermissionError:
-            return {}
-        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            return None
+        return next((line for line in text.splitlines() if line.startswith("run_id:")), None)
 
     def close(self) -> None:
         with suppress(Exception):
@@ -197,9 +194,6 @@ class Session:
         except (errors.ConnectionError, errors.TimeoutError):
             self.lost = True
             raise
-
-
-LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.manifest import Inventory, Manifest
@@ -20,11 +20,9 @@ from tnctl.serving.rows.file_format import (
     records_of,
     reported_damage,
 )
-from tnctl.serving.rows.precision import Precision, RowShape
+from tnctl.serving.rows.precision import Bools, Payloads, Precision, Records, RowShape, Uint64s
 from tnctl.serving.rows.selection import Group
 from tnctl.tables.dictionary import (
-    BLOCK,
-    HEADER,
     Dictionary,
     DictionaryStack,
     DictionaryWriter,
@@ -38,13 +36,6 @@ class DictionaryFormat(FileFormat):
 
     name, suffix, index_suffix = "dictionary", ".dictionary", ".index"
     mapped = counts_first = True
-
-    def can_have_size(self, entry: FileGroup, name: str, size: int, delta: bool) -> bool:
-        records = entry.rows + entry.removed
-        if name == entry.index:
-            return size == INDEX_LINE * (records // INDEX_RECORDS + 3)
-        content = records * (8 + 4 * delta + entry.shape.stride)
-        return size == HEADER.size + content + 4 * -(-content // BLOCK) + 8
 
     def open_writer(
         self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
@@ -70,10 +61,7 @@ class GroupDictionaryWriter:
         self._writer = DictionaryWriter(
             stack.enter_context(inventory.writing(names["file"])).write,
             salt=group.salt,
-            linear=shape.linear,
-            width=shape.width,
-            cvm=shape.cvm,
-            precision=shape.precision,
+            **asdict(shape),
             stride=shape.stride,
             records=group.rows + group.removed,
             removed=group.removed,
@@ -82,10 +70,10 @@ class GroupDictionaryWriter:
 
     def add(
         self,
-        ids: NDArray[np.uint64],  # noqa: ARG002 (hashes are stored)
-        hashes: NDArray[np.uint64],
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
+        ids: Uint64s,  # noqa: ARG002 (hashes are stored)
+        hashes: Uint64s,
+        payload: Payloads,
+        removed: Bools | None,
     ) -> None:
         self._writer.add(hashes, payload, removed)
 
@@ -108,7 +96,7 @@ class DictionaryGroup:
             if (*counts, str(stored.salt)) != (entry.rows, entry.removed, entry.salt):
                 raise ValueError("its keys are not those that the manifest says")
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
         return [
             self._records(max(1, file_format.BYTES_PER_READ // count // (self._shape.stride + 8)))
         ]
@@ -116,7 +104,7 @@ class DictionaryGroup:
     def close(self) -> None:
         self.dictionary.close()
 
-    def _records(self, at_once: int) -> Iterator[NDArray[Any]]:
+    def _records(self, at_once: int) -> Iterator[Records]:
         last, rows = -1, self.dictionary.rows
         with reported_damage(self._url):
             for first in range(0, rows, at_once):
@@ -128,7 +116,7 @@ class DictionaryGroup:
                 )
 
 
-def ids_of(hashes: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
+def ids_of(hashes: Uint64s, salt: int) -> Uint64s:
     """The ids whose keys hash so in the group of a salt, uint64 [n]. docs/formats/ids.md."""
     shift = np.uint64(33)
     x = hashes ^ hashes >> shift

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint, split
@@ -18,24 +18,24 @@ from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import CheckpointReference, RowsGolden
+from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
 from tnctl.serving.rows.embeddings import (
-    ALL_HASHES,
+    GRACE,
     PREFIX,
     Embeddings,
     FileEmbeddings,
-    HashRange,
     chain_of,
     open_embeddings,
 )
 from tnctl.serving.rows.export_document import (
+    ALL_HASHES,
     MOST_DELTAS,
-    AnyRows,
     Base,
     ExportManifest,
     FileGroup,
     Filter,
     GroupRows,
+    HashRange,
     Pooling,
     RowsManifest,
     SlotEntry,
@@ -48,13 +48,16 @@ from tnctl.serving.rows.selection import (
     Group,
     Part,
     Selection,
+    Wanted,
     count_of,
     select,
-    select_part,
 )
 from tnctl.serving.verify import golden_checks
 
 PARTS_AHEAD = 32
+GOLDEN_ROWS = 200
+# The folders and manifests of a full export and its deltas, in this order.
+Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True)
@@ -155,20 +158,10 @@ def group_fields(group: Group) -> dict[str, Any]:
         "table": group.table,
         "rows": group.rows,
         "removed": group.removed,
-        "linear": group.shape.linear,
-        "width": group.shape.width,
-        "cvm": group.shape.cvm,
-        "precision": group.shape.precision,
         "salt": str(group.salt),
         "threshold": group.threshold,
+        **asdict(group.shape),
     }
-
-
-GOLDEN_ROWS = 200
-GRACE = 600  # seconds that readers of a server keep the previous version
-
-# The folders and manifests of a full export and its deltas, in this order.
-Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,19 +175,18 @@ class Request:
     filter: Filter
     golden: int
 
-    def select(self, since: RowsManifest | None) -> Selection:
-        """The rows, or those that differ from an earlier export."""
-        return select(self.checkpoint, self.conf.slots, self.filter, self.precision, since)
-
-    def select_part(
-        self, since: RowsManifest | None, part: int | None, hashes: HashRange
+    def select(
+        self,
+        since: RowsManifest | None,
+        part: int | None = None,
+        hashes: HashRange = ALL_HASHES,
+        counted: bool = True,
     ) -> Selection:
-        """The same of a range of hashes, not counted yet."""
-        return select_part(
-            self.checkpoint, self.conf.slots, self.filter, self.precision, since, part, hashes
-        )
+        """The rows, or those that differ from an earlier export; of one part or all."""
+        wanted = Wanted(self.filter, self.precision, since, part, hashes)
+        return select(self.checkpoint, self.conf.slots, wanted, counted)
 
-    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> RowsGolden | None:
+    def check(self, opened: Embeddings, inventory: golden_checks.Writes) -> GoldenEntry | None:
         """Check the exported rows against the checkpoint's golden rows, and write those."""
         exact = self.precision == "float32" and not self.filter.given
         return golden_checks.check_embeddings(
@@ -202,8 +194,8 @@ class Request:
         )
 
 
-class Writers(Protocol):
-    """The processes that write an export to files, each the rows of a range of hashes.
+class Writers:
+    """The processes that write an export to files: here one, which writes all rows.
 
     The methods are called in this order, once.
     """
@@ -213,28 +205,18 @@ class Writers(Protocol):
 
         Raises UserError for a filter that is impossible and for a chain of another training.
         """
+        self._selection = request.select(chain[-1][1] if chain else None)
+        self._chain = chain
 
     def write(self, format: FileFormat, output: outputs.Output) -> Written:
         """Write the files of all groups, table by table."""
+        return write_groups(self._selection, format, output.inventory())
 
     def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         """The rows that were written to a folder, over those of the chain.
 
         Raises Failure for a damaged file of the chain.
         """
-
-
-class LocalWriter:
-    """One process, which writes all rows."""
-
-    def select(self, request: Request, chain: Chain) -> None:
-        self._selection = request.select(chain[-1][1] if chain else None)
-        self._chain = chain
-
-    def write(self, format: FileFormat, output: outputs.Output) -> Written:
-        return write_groups(self._selection, format, output.inventory())
-
-    def opened(self, folder: str, content: ExportManifest) -> Embeddings:
         return opened_part(self._chain, folder, content)
 
 
@@ -285,7 +267,7 @@ def export(
     if server:
         content = to_server(request, to, since, prefix, grace)
     else:
-        content = to_folder(request, to, since, writers or LocalWriter())
+        content = to_folder(request, to, since, writers or Writers())
     report_errors(content)
     return content
 
@@ -305,22 +287,23 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
     chain = [] if since is None else chain_of(since)
     if chain:
         check_chain(chain, format.name)
-    newest = chain[-1][1] if chain else None
     reads = [link.folder for link in checkpoint.chain()] + [folder for folder, _ in chain]
     with outputs.output_folder(to, EMBEDDINGS, reads) as output:
         writers.select(request, chain)
         inventory, written = output.inventory(), writers.write(format, output)
-        content = described(
-            ExportManifest,
-            request,
-            groups=written.groups,
-            base=based_on(to, *chain[-1]) if chain else None,
-            number=newest.number + 1 if newest else 0,
-            version=ExportManifest.version_of(written.groups),
-        )
         # The manifest does not depend on which file was finished first.
         inventory.files = dict(sorted(written.files.items()))
-        content = replace(content, files=inventory.files)
+        fields = vars(described(request, written.groups)) | {
+            "version": ExportManifest.version_of(written.groups),
+            "files": inventory.files,
+        }
+        if chain:
+            fields |= {
+                "kind": "delta",
+                "base": based_on(to, *chain[-1]),
+                "number": chain[-1][1].number + 1,
+            }
+        content = ExportManifest(**fields)
         with closing(writers.opened(output.folder, content)) as opened:
             golden = request.check(opened, inventory)
         return inventory.complete(replace(content, golden=golden))
@@ -339,8 +322,8 @@ def to_server(
         base = chain_of(since)[-1][1]
     selection = request.select(base)
     # A delta is applied in place: no removed keys are in the rows then.
-    groups = (GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups)
-    content = described(RowsManifest, request, groups=tuple(groups))
+    groups = [GroupRows(**group_fields(group) | {"removed": 0}) for group in selection.groups]
+    content = described(request, groups)
     written: RowsManifest = format.write(
         selection, content, url, prefix=prefix, grace=grace, since=base, check=request.check
     )
@@ -380,26 +363,18 @@ def named_from(to: str, folder: str) -> str:
     return base.resolve().name if beside else str(base.resolve())
 
 
-def described(
-    kind: type[AnyRows],
-    request: Request,
-    *,
-    groups: Sequence[GroupRows],
-    base: Base | None = None,
-    number: int = 0,
-    version: int = RowsManifest.VERSION,
-) -> AnyRows:
-    """The manifest of an export whose rows are written, without its golden rows."""
+def described(request: Request, groups: Sequence[GroupRows]) -> RowsManifest:
+    """The manifest of a full export whose rows are written, without its golden rows."""
     checkpoint = request.checkpoint
     names = {entry.group for entry in groups}
     with_rows = [slot for table in checkpoint.manifest.tables for slot in table.slots]
-    return kind(
-        format=kind.FORMAT,
-        version=version,
+    return RowsManifest(
+        format=RowsManifest.FORMAT,
+        version=RowsManifest.VERSION,
         checkpoint=CheckpointReference.of(checkpoint),
-        kind="full" if base is None else "delta",
-        base=base,
-        number=number,
+        kind="full",
+        base=None,
+        number=0,
         encoding=request.encoding,
         precision=request.precision,
         filter=request.filter,

@@ -1,11 +1,10 @@
 """The manifest of exported embeddings, with what all formats have. docs/formats/embeddings.md."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
@@ -13,17 +12,27 @@ from tnctl.documents import Count, Finite, Hash, Name, Sha256, Uint64Text, omitt
 from tnctl.errors import quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import Manifest
-from tnctl.serving.artefact_document import CheckpointReference, Folder, RowsGolden, check_files
+from tnctl.serving.artefact_document import (
+    CheckpointReference,
+    Folder,
+    GoldenEntry,
+    check_files,
+    document,
+    named,
+)
 from tnctl.serving.rows.export_formats import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, PrecisionError, RowShape
 
 MOST_WIDTH = 65_536  # floats of an embedding
+HashRange = tuple[int, int]  # the first and the last, both inclusive
+ALL_HASHES: HashRange = (0, 2**64 - 1)
 MOST_DELTAS = 8  # on top of a full export
+OF_A_PART = ("rows", "removed", "file", "removed_file", "index")  # else as of the group
 
 Pooling = Literal["sum", "mean", "sqrtn", "none"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class Base:
     """The export that a delta continues: a folder beside it, or a path or URL, and its checksum."""
 
@@ -36,7 +45,7 @@ class Base:
             raise ValueError(f"folder is no name, path or URL: {quoted(self.folder)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class Filter:
     """Which rows are exported: of the groups that these slots read, by decayed show."""
 
@@ -61,7 +70,7 @@ class Filter:
         return " ".join(parts) or "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class Threshold:
     """The last of a group's top rows: more show passes, and at equal show a lower hash."""
 
@@ -69,7 +78,7 @@ class Threshold:
     hash: Uint64Text  # JSON readers that count in doubles would round a number
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class GroupRows:
     """What the document of every format has of a share group."""
 
@@ -91,7 +100,7 @@ class GroupRows:
         return RowShape(self.linear, self.width, self.cvm, self.precision)
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class FilePart:
     """The files of a share group's rows whose hashes are from `first` to `last`."""
 
@@ -104,7 +113,7 @@ class FilePart:
     index: str | None = omitted()  # of a dictionary
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class FileGroup(GroupRows):
     """A share group whose rows are in files: of all rows, or with `parts` of ranges of hashes."""
 
@@ -120,34 +129,22 @@ class FileGroup(GroupRows):
         return self.file
 
     @property
-    def stored(self) -> "tuple[FileGroup, ...]":
-        """The parts as groups of their own, in the order of hashes; without parts the group."""
+    def stored(self) -> "list[tuple[HashRange, FileGroup]]":
+        """The parts as groups of their own with their hashes; without parts the group with all."""
         if self.parts is None:
-            return (self,)
-        return tuple(
-            replace(
-                self,
-                rows=part.rows,
-                removed=part.removed,
-                file=part.file,
-                removed_file=part.removed_file,
-                index=part.index,
-                parts=None,
+            return [(ALL_HASHES, self)]
+        return [
+            (
+                (int(part.first, 16), int(part.last, 16)),
+                replace(self, parts=None, **{name: getattr(part, name) for name in OF_A_PART}),
             )
             for part in self.parts
-        )
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The first and the last hash of each of `stored`."""
-        if self.parts is None:
-            return ((0, 2**64 - 1),)
-        return tuple((int(part.first, 16), int(part.last, 16)) for part in self.parts)
+        ]
 
     @property
     def names(self) -> list[str]:
         """The files of the group."""
-        files = [(entry.file, entry.removed_file, entry.index) for entry in self.stored]
+        files = ((part.file, part.removed_file, part.index) for part in self.parts or (self,))
         return [name for of_part in files for name in of_part if name is not None]
 
 
@@ -156,7 +153,7 @@ def stem_of(group: str, part: int | None) -> str:
     return group if part is None else f"{group}-{part:05d}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class SlotEntry:
     """A slot whose rows are exported, and how they are pooled."""
 
@@ -165,7 +162,7 @@ class SlotEntry:
     pooling: Pooling
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class ValuesEntry:
     """A slot whose ids are named by values, in a file that earlier versions of tnctl wrote.
 
@@ -178,7 +175,7 @@ class ValuesEntry:
     ids: Count
 
 
-@dataclass(frozen=True, kw_only=True)
+@document
 class RowsManifest(Manifest):
     """What the document of every format has."""
 
@@ -195,7 +192,7 @@ class RowsManifest(Manifest):
     sessions: Sessions
     groups: tuple[GroupRows, ...]
     slots: tuple[SlotEntry, ...]
-    golden: RowsGolden | None
+    golden: GoldenEntry | None
 
     @property
     def exact(self) -> bool:
@@ -208,17 +205,7 @@ class RowsManifest(Manifest):
         return {entry.group: entry.shape for entry in self.groups}
 
 
-AnyRows = TypeVar("AnyRows", bound=RowsManifest)
-
-
-def _file_format(name: str) -> str:
-    *names, last = map(repr, file_formats())
-    if repr(name) not in (*names, last):
-        raise PydanticCustomError("encoding", f"should be {', '.join(names)} or {last}")
-    return name
-
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class ExportManifest(RowsManifest):
     """The manifest of embeddings in files; `encoding` is the name of their format.
 
@@ -228,7 +215,7 @@ class ExportManifest(RowsManifest):
 
     VERSION: ClassVar[int] = 3
 
-    encoding: Annotated[str, AfterValidator(_file_format)]
+    encoding: Annotated[str, named(file_formats)]
     groups: tuple[FileGroup, ...]
     values: tuple[ValuesEntry, ...] | None = omitted()
 
@@ -244,18 +231,6 @@ class ExportManifest(RowsManifest):
 
     def __post_init__(self) -> None:
         if self.sha256:  # else its files are still being written
-            self._check_files()
-
-    def _check_files(self) -> None:
-        """Raise ValueError for other files, or a file that cannot have so many rows."""
-        names = {name for entry in self.groups for name in entry.names}
-        names |= {entry.file for entry in self.values or ()}
-        check_files(self.files, names | ({GOLDEN} if self.golden else set()))
-        for entry in (entry for group in self.groups for entry in group.stored):
-            for name in entry.names:
-                size, delta = self.files[name].bytes, self.kind == "delta"
-                if not self.file_format.can_have_size(entry, name, size, delta):
-                    raise ValueError(
-                        f"{name} has {size:,} bytes, which {entry.rows:,} rows and "
-                        f"{entry.removed:,} removed keys cannot have"
-                    )
+            names = {name for entry in self.groups for name in entry.names}
+            names |= {entry.file for entry in self.values or ()}
+            check_files(self.files, names | ({GOLDEN} if self.golden else set()))

@@ -7,38 +7,44 @@ Readers give records in ascending order of the hashes of their keys.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory, Manifest
-from tnctl.serving.rows import file_format
 from tnctl.serving.rows.export_document import FileGroup
-from tnctl.serving.rows.precision import PRECISIONS, Precision, RowShape, decode
+from tnctl.serving.rows.precision import (
+    PRECISIONS,
+    Bools,
+    LookedUp,
+    Payloads,
+    Precision,
+    Records,
+    RowShape,
+    Uint64s,
+    decode,
+)
 from tnctl.serving.rows.selection import Group
 from tnctl.tables import key_hashes
 
 BYTES_PER_READ = 4 << 20
 
 # Ids uint64 [n] -> their decoded rows float32 [n, columns], zeros where unknown; which are known.
-Lookup = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.bool_]]]
+Lookup = Callable[[Uint64s], LookedUp]
+# Takes ids uint64 [n] and payloads uint8 [n, stride].
+WriteBlock = Callable[[Uint64s, Payloads], Any]
+Block = tuple[Uint64s, Payloads | None]
 
 
 class GroupWriter(Protocol):
     """Writes the files of one group."""
 
-    def add(
-        self,
-        ids: NDArray[np.uint64],
-        hashes: NDArray[np.uint64],
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
-    ) -> None:
+    def add(self, ids: Uint64s, hashes: Uint64s, payload: Payloads, removed: Bools | None) -> None:
         """The next keys: ids and hashes uint64 [n], payloads uint8 [n, stride].
 
         `removed` bool [n] says which keys are removed; None: no key is.
@@ -51,7 +57,7 @@ class GroupWriter(Protocol):
 class StoredGroup(Protocol):
     """The files of one group in one export, open for reading."""
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
         """All records, in sources without a key in common, each ascending by hash.
 
         Arrays [n] of record_dtype, each with a `count`-th of the memory. Raises Failure.
@@ -75,17 +81,9 @@ class FileFormat(ABC):
 
     def names(self, group: str, removed: int) -> dict[str, Any]:
         """The files of a group that has so many removed keys, by the fields of FileGroup."""
-        return {
-            "file": group + self.suffix,
-            "removed_file": group + self.removed_suffix
-            if self.removed_suffix and removed
-            else None,
-            "index": group + self.index_suffix if self.index_suffix else None,
-        }
-
-    def can_have_size(self, entry: FileGroup, name: str, size: int, delta: bool) -> bool:  # noqa: ARG002
-        """Whether the file `name` of a group can have so many bytes."""
-        return True
+        removed_suffix = self.removed_suffix if removed else None
+        suffixes = {"file": self.suffix, "removed_file": removed_suffix, "index": self.index_suffix}
+        return {key: suffix and group + suffix for key, suffix in suffixes.items()}
 
     @abstractmethod
     def open_writer(
@@ -114,9 +112,7 @@ def record_dtype(shape: RowShape) -> np.dtype[Any]:
     )
 
 
-def records_of(
-    ids: NDArray[np.uint64], removed: Any, payload: NDArray[np.uint8] | None, shape: RowShape
-) -> NDArray[Any]:
+def records_of(ids: Uint64s, removed: Any, payload: Payloads | None, shape: RowShape) -> Records:
     """Records, record_dtype [n], of ids uint64 [n] with payloads uint8 [n, stride].
 
     `removed` is bool [n] or one bool for all; `payload` is None when all are removed.
@@ -128,12 +124,12 @@ def records_of(
     return records
 
 
-def hashes_of(group: str, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def hashes_of(group: str, ids: Uint64s) -> Uint64s:
     """The hash of each id's key in a group, uint64 [n]. docs/formats/ids.md."""
     return key_hashes({0: group}, np.zeros(len(ids), np.uint16), np.ascontiguousarray(ids))
 
 
-def last_of_ascending(last: int, hashes: NDArray[np.uint64]) -> int:
+def last_of_ascending(last: int, hashes: Uint64s) -> int:
     """The last of hashes uint64 [n], n > 0.
 
     Raises ValueError unless they ascend, all of them above `last`.
@@ -151,11 +147,6 @@ def reported_damage(url: str, *kinds: type[Exception]) -> Iterator[None]:
     except (pa.ArrowException, ValueError, *kinds) as error:
         reason = str(error).strip().split("\n")[0]
         raise Failure(f"{url} is damaged ({reason}). Export again") from error
-
-
-# Takes ids uint64 [n] and payloads uint8 [n, stride].
-WriteBlock = Callable[[NDArray[np.uint64], NDArray[np.uint8]], Any]
-Block = tuple[NDArray[np.uint64], NDArray[np.uint8] | None]
 
 
 class BlockFormat(FileFormat):
@@ -194,7 +185,7 @@ class BlockFormat(FileFormat):
         return BlockGroup(self, folder, entry)
 
     def lookup(self, entry: FileGroup, stored: Sequence["BlockGroup"]) -> Lookup:
-        def of_ids(ids: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        def of_ids(ids: Uint64s) -> LookedUp:
             hashes, inverse = np.unique(hashes_of(entry.group, ids), return_inverse=True)
             rows = np.zeros((len(hashes), entry.shape.columns), np.float32)
             known = np.zeros(len(hashes), bool)
@@ -226,7 +217,7 @@ class Buffer:
         self._payload = np.empty((rows, stride), np.uint8)
         self._count, self._write = 0, write
 
-    def add(self, ids: NDArray[np.uint64], payload: NDArray[np.uint8]) -> None:
+    def add(self, ids: Uint64s, payload: Payloads) -> None:
         at, size = 0, len(self._ids)
         while at < len(ids):
             count = min(len(ids) - at, size - self._count)
@@ -261,10 +252,10 @@ class BlockWriter:
 
     def add(
         self,
-        ids: NDArray[np.uint64],
-        hashes: NDArray[np.uint64],  # noqa: ARG002 (of dictionaries)
-        payload: NDArray[np.uint8],
-        removed: NDArray[np.bool_] | None,
+        ids: Uint64s,
+        hashes: Uint64s,  # noqa: ARG002 (of dictionaries)
+        payload: Payloads,
+        removed: Bools | None,
     ) -> None:
         if self._removed and removed is not None:
             self._removed.add(ids[removed], payload[removed, :0])
@@ -276,14 +267,16 @@ class BlockWriter:
             buffer.flush()
 
 
+@dataclass(frozen=True)
 class BlockGroup:
     """A group whose files are read from end to end, however few keys are looked up."""
 
-    def __init__(self, format: BlockFormat, folder: str, entry: FileGroup) -> None:
-        self._format, self._folder, self._entry = format, folder, entry
+    format: BlockFormat
+    folder: str
+    entry: FileGroup
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
-        size, entry = file_format.BYTES_PER_READ // count, self._entry
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
+        size, entry = BYTES_PER_READ // count, self.entry
         rows = self._records(entry.rows_file, entry.shape, entry.rows, size)
         if entry.removed_file is None:
             return [rows]
@@ -294,17 +287,17 @@ class BlockGroup:
 
     def _records(
         self, name: str, shape: RowShape | None, rows: int, size: int
-    ) -> Iterator[NDArray[Any]]:
+    ) -> Iterator[Records]:
         """The records of a file. Raises Failure unless they are as many, in order of hashes."""
-        last, url = -1, files.join(self._folder, name)
+        last, url = -1, files.join(self.folder, name)
         with (
             reported_damage(url, OSError),  # which Arrow raises too
             files.open_input(url, decompress=False) as file,
         ):
-            for ids, payload in self._format.read_blocks(file, shape, size):
+            for ids, payload in self.format.read_blocks(file, shape, size):
                 if len(ids):
-                    last = last_of_ascending(last, hashes_of(self._entry.group, ids))
+                    last = last_of_ascending(last, hashes_of(self.entry.group, ids))
                     rows -= len(ids)
-                    yield records_of(ids, shape is None, payload, self._entry.shape)
+                    yield records_of(ids, shape is None, payload, self.entry.shape)
             if rows:
                 raise ValueError("it has not as many rows as its manifest says")

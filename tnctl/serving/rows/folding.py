@@ -1,12 +1,11 @@
 """`tnctl fold`: a full export and its deltas, written as the full export that they amount to."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint import merging
@@ -20,8 +19,8 @@ from tnctl.progress import Display
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
 from tnctl.serving.rows.export_formats import server_format
-from tnctl.serving.rows.file_format import StoredGroup, hashes_of, record_dtype
-from tnctl.serving.rows.precision import RowShape, error_of_chain
+from tnctl.serving.rows.file_format import hashes_of, record_dtype
+from tnctl.serving.rows.precision import Records, error_of_rows
 from tnctl.serving.rows.selection import Group
 
 
@@ -62,36 +61,33 @@ def fold(url: str, to: str) -> ExportManifest:
 
 def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
     """Write the files of every group; returns their entries of the manifest."""
-    entries = []
-    format = chain.manifest.file_format
-    of_chain = {
-        newest.group: [
-            e for _, content in chain.exports for e in content.groups if e.group == newest.group
-        ]
-        for newest in chain.manifest.groups
-    }
-    counts = {name: sum(e.rows + e.removed for e in stored) for name, stored in of_chain.items()}
-    with Display("fold", sum(counts.values())) as display:
+    entries: list[FileGroup] = []
+    format, of_chain = chain.manifest.file_format, defaultdict(list)
+    for entry in (entry for _, content in chain.exports for entry in content.groups):
+        of_chain[entry.group].append(entry)
+    total = sum(entry.rows + entry.removed for stored in of_chain.values() for entry in stored)
+    with Display("fold", total) as display:
         done = read = 0
         for newest in chain.manifest.groups:
-            name, shape, stored = newest.group, newest.shape, chain.stored(newest.group)
+            name, stored = newest.group, of_chain[newest.group]
             # Room for all rows of the chain, unless the format needs the exact number first.
-            rows = sum(entry.rows for entry in of_chain[name])
+            rows = sum(entry.rows for entry in stored)
             if format.counts_first:
-                rows = sum(len(records) for records in merged(name, shape, stored))
-            group, rows = Group(name, newest.table, 0, shape, int(newest.salt), rows, 0), 0
+                rows = sum(map(len, merged(newest, chain)))
+            group = Group(name, newest.table, 0, newest.shape, int(newest.salt), rows)
+            first = done
             with ExitStack() as stack:
                 writer = format.open_writer(stack, inventory, group, delta=False)
-                for records in merged(name, shape, stored):
+                for records in merged(newest, chain):
                     ids, payload = (np.ascontiguousarray(records[key]) for key in ("id", "payload"))
                     writer.add(ids, hashes_of(name, ids), payload, None)
-                    rows += len(ids)
-                    display.update(read + rows, f"{done + rows:,} rows")
+                    done += len(ids)
+                    display.update(read + done - first, f"{done:,} rows")
                 writer.finish()
-            done, read = done + rows, read + counts[name]
-            error = error_of_chain(*zip(*((e.error, e.rows) for e in of_chain[name]), strict=True))
-            names = format.names(name, 0)
-            entries.append(replace(newest, rows=rows, removed=0, **names, error=error, parts=None))
+            read += sum(entry.rows + entry.removed for entry in stored)
+            error = error_of_rows([(entry.error, entry.rows) for entry in stored])
+            files_ = format.names(name, 0) | {"parts": None}
+            entries.append(replace(newest, rows=done - first, removed=0, error=error, **files_))
         display.update(read, f"{done:,} rows of {len(chain.exports)} exports to {inventory.to}")
         display.finish()
     # In the order of a full export.
@@ -99,15 +95,15 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
     return tuple(entries)
 
 
-def merged(group: str, shape: RowShape, stored: Sequence[StoredGroup]) -> Iterator[NDArray[Any]]:
+def merged(group: FileGroup, chain: FileEmbeddings) -> Iterator[Records]:
     """The rows of a group in a chain: the newest of each key, without those that were removed.
 
-    `stored` are the group's files in its exports, the newest first. Arrays [n] of
-    record_dtype, ascending by hash.
+    Arrays [n] of record_dtype, ascending by hash.
     """
+    stored = chain.stored(group.group)
     sources = [source for files_ in stored for source in files_.sources(len(stored))]
-    for block in merging.newest(sources, merging.Keys({0: group})):
-        for records in block.of(range(len(sources)), record_dtype(shape)):
+    for block in merging.newest(sources, merging.Keys({0: group.group})):
+        for records in block.of(range(len(sources)), record_dtype(group.shape)):
             yield records[~records["removed"]]
 
 
@@ -129,6 +125,5 @@ def check(chain: FileEmbeddings, written: FileEmbeddings, golden: bytes) -> None
         lookups = (export.lookup(group, wanted) for export in (chain, written))
         if any(a.tobytes() != b.tobytes() for a, b in zip(*lookups, strict=True)):
             raise Failure(
-                f"the folded rows of group {group} are not those of the chain. Nothing was "
-                "folded: try again, or export in full"
+                f"the folded rows of group {group} are not those of the chain. Export in full"
             )

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl.serving.rows.file_format import Block, BlockFormat, WriteBlock
-from tnctl.serving.rows.precision import RowShape
+from tnctl.serving.rows.precision import Payloads, RowShape, Uint64s
 
 
 class ParquetFormat(BlockFormat):
@@ -51,7 +51,7 @@ def schema_of(shape: RowShape | None) -> pa.Schema:
 
 
 def table_of(
-    ids: NDArray[np.uint64], payload: NDArray[np.uint8], schema: pa.Schema, shape: RowShape | None
+    ids: Uint64s, payload: Payloads, schema: pa.Schema, shape: RowShape | None
 ) -> pa.Table:
     """A column for each field of the payloads [n, stride]."""
     arrays = [pa.array(ids)]
@@ -64,7 +64,7 @@ def table_of(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def payload_of(batch: pa.RecordBatch, shape: RowShape) -> NDArray[np.uint8]:
+def payload_of(batch: pa.RecordBatch, shape: RowShape) -> Payloads:
     """The payloads uint8 [n, stride] of a record batch."""
     stored = np.zeros(len(batch), shape.payload)
     for name, field in fields_of(shape):

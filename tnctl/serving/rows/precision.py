@@ -17,6 +17,16 @@ from pydantic import Field
 from tnctl.documents import Finite
 from tnctl.errors import Failure
 from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
+from tnctl.serving.artefact_document import document
+
+# Arrays: of floats float32, of ids or hashes uint64, of stored rows uint8 [n, stride].
+Records = NDArray[Any]  # of record_dtype, or of the record dtype of a table
+Arrays = dict[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Uint64s = NDArray[np.uint64]
+Payloads = NDArray[np.uint8]
+LookedUp = tuple[Floats, Bools]  # rows [n, columns], zeros where unknown, and which are known
 
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "int8")
@@ -26,6 +36,7 @@ STEPS = np.float32(127)  # of int8, on either side of 0
 
 
 NotNegative = Annotated[Finite, Field(ge=0)]
+QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
 
 
 @dataclass(frozen=True)
@@ -71,19 +82,11 @@ class RowShape:
         if self.width:
             floats = self.width + (self.counts if exact else 0)
             fields.append((EMBEDDING, WEIGHT[self.precision], (floats,)))
-        packed = np.dtype(fields)
-        names = packed.names or ()
-        return np.dtype(
-            {
-                "names": names,
-                "formats": [packed[name] for name in names],
-                "offsets": [packed.fields[name][1] for name in names] if packed.fields else [],
-                "itemsize": self.stride,
-            }
-        )
+        padding = ("padding", f"V{self.stride - np.dtype(fields).itemsize}")
+        return np.dtype([*fields, padding])[[name for name, *_ in fields]]
 
 
-def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
+def encode(rows: Floats, shape: RowShape) -> Payloads:
     """The payloads u1 [n, stride] of rows f4 [n, columns].
 
     Raises Failure for a weight that the precision cannot hold.
@@ -103,7 +106,7 @@ def encode(rows: NDArray[np.float32], shape: RowShape) -> NDArray[np.uint8]:
     return stored.view("u1").reshape(len(rows), shape.stride)
 
 
-def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
+def decode(payload: Payloads, shape: RowShape) -> Floats:
     """The rows f4 [n, columns] of payloads u1 [n, stride]."""
     payload = np.ascontiguousarray(payload)
     if shape.precision == "float32" or not shape.columns:
@@ -122,15 +125,13 @@ def decode(payload: NDArray[np.uint8], shape: RowShape) -> NDArray[np.float32]:
     return rows
 
 
-def parted(
-    rows: NDArray[np.float32], shape: RowShape
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+def parted(rows: Floats, shape: RowShape) -> tuple[Floats, Floats, Floats]:
     """Views of rows: linear [n, 0 or 1], embedding [n, width], counts [n, 0 or 2]."""
     first, last = int(shape.linear), int(shape.linear) + shape.width
     return rows[:, :first], rows[:, first:last], rows[:, last:]
 
 
-def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
+def halves(embedding: Floats) -> NDArray[np.float16]:
     """Weights float32 [n, width] as float16 [n, width], rounded to the nearest, ties to even.
 
     Raises Failure for a weight beyond float16.
@@ -145,7 +146,7 @@ def halves(embedding: NDArray[np.float32]) -> NDArray[np.float16]:
     return rounded
 
 
-def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def quantized(embedding: Floats) -> tuple[Floats, NDArray[np.int8]]:
     """Scales f4 [n] and steps i1 [n, width]: a weight is its step times its row's scale."""
     scales = np.abs(embedding).max(axis=1, initial=0) / STEPS
     divisors = np.where(scales > 0, scales, np.float32(1))
@@ -153,10 +154,7 @@ def quantized(embedding: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDAr
     return scales, np.clip(steps, -STEPS, STEPS).astype(np.int8)
 
 
-QUOTIENT = 1 + 2.0**-13  # what float32 adds to a bound on quotients up to 127
-
-
-@dataclass(frozen=True, kw_only=True)
+@document
 class PrecisionError:
     """How far the stored embeddings of a group are from the trained ones.
 
@@ -182,9 +180,9 @@ class RoundingError:
 
     def add(
         self,
-        rows: NDArray[np.float32],
-        removed: NDArray[np.bool_] | None,
-        payload: NDArray[np.uint8],
+        rows: Floats,
+        removed: Bools | None,
+        payload: Payloads,
     ) -> None:
         """Count the errors of rows [n, columns] that are stored as `payload`, uint8 [n, stride].
 
@@ -220,19 +218,15 @@ def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | 
     if not known:
         return None
     return PrecisionError(
-        max=max(error.max for error in known),
-        rms=max(error.rms for error in known),
-        bound=max(error.bound for error in known),
+        **{key: max(getattr(error, key) for error in known) for key in ("max", "rms", "bound")}
     )
 
 
-def error_of_chain(
-    errors: Sequence[PrecisionError | None], rows: Sequence[int]
-) -> PrecisionError | None:
-    """The error of all rows that a chain of exports wrote, also of those written again later."""
-    known = [(error, n) for error, n in zip(errors, rows, strict=True) if error is not None]
-    largest = largest_errors(errors)
+def error_of_rows(stored: Sequence[tuple[PrecisionError | None, int]]) -> PrecisionError | None:
+    """The error of all rows of several files: the error of each, and how many rows it has."""
+    largest = largest_errors([error for error, _ in stored])
     if largest is None:
         return None
-    squares = sum(error.rms**2 * n for error, n in known)
-    return replace(largest, rms=math.sqrt(squares / max(sum(n for _, n in known), 1)))
+    known = [(error, rows) for error, rows in stored if error is not None]
+    squares = sum(error.rms**2 * rows for error, rows in known)
+    return replace(largest, rms=math.sqrt(squares / max(sum(rows for _, rows in known), 1)))

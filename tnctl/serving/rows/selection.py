@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +15,29 @@ from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.merging import Cursor
-from tnctl.checkpoint.table_document import LAST_HASH, Table
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Slot
-from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold, stem_of
-from tnctl.serving.rows.precision import Precision, RowShape, encode, parted
+from tnctl.serving.rows.export_document import (
+    ALL_HASHES,
+    Filter,
+    HashRange,
+    RowsManifest,
+    Threshold,
+    stem_of,
+)
+from tnctl.serving.rows.precision import (
+    Bools,
+    Floats,
+    Precision,
+    Records,
+    RowShape,
+    Uint64s,
+    encode,
+    parted,
+)
 from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -43,7 +58,7 @@ class Group:
     shape: RowShape
     salt: int
     rows: int
-    removed: int
+    removed: int = 0
     threshold: Threshold | None = None
     part: int | None = None  # of those whose files are written apart
 
@@ -58,10 +73,10 @@ class Part:
     """Some rows of a group, in ascending order of their hashes."""
 
     group: Group
-    ids: NDArray[np.uint64]
-    hashes: NDArray[np.uint64]
-    rows: NDArray[np.float32]  # [n, columns]; zeros where removed
-    removed: NDArray[np.bool_] | None  # None: no row is
+    ids: Uint64s
+    hashes: Uint64s
+    rows: Floats  # [n, columns]; zeros where removed
+    removed: Bools | None  # None: no row is
 
 
 @dataclass(frozen=True)
@@ -78,11 +93,11 @@ class Selection:
 
     def __init__(self, kind: str, tables: "list[TableSelection]") -> None:
         self.kind, self.tables = kind, tables
-        self.groups = [group for table in tables for group in table.groups]
 
-    def counted(self) -> "Selection":
-        """The same with the counts that its tables have by now."""
-        return Selection(self.kind, self.tables)
+    @property
+    def groups(self) -> list[Group]:
+        """The groups of all tables, with the counts that they have by now."""
+        return [group for table in self.tables for group in table.groups]
 
     def parts(self) -> Iterator[Part]:
         """Table by table; each group's parts ascend by hash, and groups alternate."""
@@ -95,103 +110,87 @@ def count_of(groups: Sequence[Group]) -> int:
     return sum(group.rows + group.removed for group in groups)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows an export has: those that pass a filter, of one or of all ranges of hashes.
+
+    With `since`, a manifest, those that differ; `part` is the number of a range among several.
+    """
+
+    filter: Filter = EVERYTHING
+    precision: Precision = "float32"
+    since: RowsManifest | None = None
+    part: int | None = None
+    hashes: HashRange = ALL_HASHES
+
+
 def select(
-    checkpoint: Checkpoint,
-    slots: Mapping[str, Slot],
-    filter: Filter = EVERYTHING,
-    precision: Precision = "float32",
-    since: RowsManifest | None = None,
+    checkpoint: Checkpoint, slots: Mapping[str, Slot], wanted: Wanted, counted: bool = True
 ) -> Selection:
-    """The rows of a checkpoint that an export has; with `since`, a manifest, those that differ.
+    """The rows of a checkpoint that an export has; `slots` are the conf's.
 
-    `slots` are those of the conf. What is not known from the checkpoint's manifest is counted in a
-    pass over the rows. Raises UserError as `select_part` does.
+    `counted`: what is not known from the checkpoint's manifest is counted in a pass over the rows.
+    Raises UserError for a filter that is impossible, and for an export `since` of another training.
     """
-    selection = select_part(checkpoint, slots, filter, precision, since)
-    for table in selection.tables:
-        table.count()
-    return selection.counted()
-
-
-def select_part(
-    checkpoint: Checkpoint,
-    slots: Mapping[str, Slot],
-    filter: Filter,
-    precision: Precision,
-    since: RowsManifest | None,
-    part: int | None = None,
-    hashes: tuple[int, int] = (0, LAST_HASH),
-) -> Selection:
-    """The same of a range of hashes, not counted yet: `part` is its number among several.
-
-    Raises UserError for a filter that is impossible, and for an export `since`
-    of another training.
-    """
-    chosen = chosen_groups(checkpoint, slots, filter)
+    chosen, since = chosen_groups(checkpoint, slots, wanted.filter), wanted.since
     if since is not None:
-        check_since(checkpoint, filter, precision, since)
+        check_since(checkpoint, wanted, since)
     tables = [
-        TableSelection(checkpoint, table, chosen, filter, precision, since, part, hashes)
+        TableSelection(checkpoint, table, chosen, wanted)
         for table in checkpoint.manifest.tables
         if any(group.name in chosen for group in table.groups)
     ]
+    selection = Selection("full" if since is None else "delta", tables)
     if since is not None:
-        check_shapes({group.name: group.shape for t in tables for group in t.groups}, since)
-    return Selection("full" if since is None else "delta", tables)
+        check_shapes({group.name: group.shape for group in selection.groups}, since)
+    for table_ in tables if counted else ():
+        table_.count()
+    return selection
 
 
 class TopRows:
-    """The rows of a group with the highest show, found in one pass in the order of the hashes."""
+    """The rows of a group with the highest show, selected in one pass in the order of the hashes.
+
+    `rows` is how many there are, the top ones and the others.
+    """
 
     def __init__(self, top: int) -> None:
-        self._top, self._rows = top, 0  # all rows, also those that were dropped
-        self._parts: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
+        self._top, self.rows = top, 0
+        self._parts = [(np.empty(0), np.empty(0, np.uint64))]  # the candidates, and what came since
         self._waiting = 0
 
-    def add(
-        self, shows: NDArray[np.float64], hashes: NDArray[np.uint64], rows: int | None = None
-    ) -> None:
+    def add(self, shows: NDArray[np.float64], hashes: Uint64s, rows: int | None = None) -> None:
         """Add rows: shows float64 [n], hashes uint64 [n] above all earlier hashes.
 
         They may be the candidates of so many `rows`.
         """
         self._parts.append((shows, hashes))
-        self._rows += len(shows) if rows is None else rows
+        self.rows += len(shows) if rows is None else rows
         self._waiting += len(shows)
-        if self._waiting > self._top + max(SPARE, self._top // 4):
-            self._drop()
+        if self._waiting > max(SPARE, self._top // 4):
+            self.candidates()
 
     def threshold(self) -> Threshold | None:
         """The last of the top rows; None when there are no others."""
-        if self._rows <= self._top:
+        if self.rows <= self._top:
             return None
-        self._drop()
-        [(shows, hashes)] = self._parts
+        shows, hashes = self.candidates()
         last = shows.min()
         return Threshold(show=float(last), hash=str(hashes[shows == last].max()))
 
-    @property
-    def rows(self) -> int:
-        """How many there are, the top ones and the others."""
-        return self._rows
+    def candidates(self) -> tuple[NDArray[np.float64], Uint64s]:
+        """The shows and hashes of those that can be among the top rows, in the order of hashes.
 
-    def candidates(self) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-        """The shows and hashes of those that can be among the top rows, in the order of hashes."""
-        if not self._parts:
-            return np.empty(0), np.empty(0, np.uint64)
-        self._drop()
-        [(shows, hashes)] = self._parts
-        return shows, hashes
-
-    def _drop(self) -> None:
-        """Keep only the top rows; of equal shows those with the lowest hashes."""
+        Of equal shows those with the lowest hashes.
+        """
         shows, hashes = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
         if len(shows) > self._top:
             least = np.partition(shows, len(shows) - self._top)[len(shows) - self._top]
             kept = shows > least
             kept[np.flatnonzero(shows == least)[: self._top - int(kept.sum())]] = True
             shows, hashes = shows[kept], hashes[kept]
-        self._parts, self._waiting = [(shows, hashes)], len(shows)
+        self._parts, self._waiting = [(shows, hashes)], 0
+        return shows, hashes
 
 
 @dataclass(frozen=True)
@@ -201,36 +200,36 @@ class SelectedRecords:
     `removed` are keys without a record, which come before the next block.
     """
 
-    records: NDArray[Any]
-    taken: NDArray[np.bool_]
-    gone: NDArray[np.bool_]
-    removed: NDArray[Any]
+    records: Records
+    taken: Bools
+    gone: Bools
+    removed: Records
 
 
 class TableSelection:
     """The rows of one table, of the chosen groups."""
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        table: Table,
-        chosen: set[str],
-        filter: Filter,
-        precision: Precision,
-        since: RowsManifest | None,
-        part: int | None = None,
-        hashes: tuple[int, int] = (0, LAST_HASH),
+        self, checkpoint: Checkpoint, table: Table, chosen: set[str], wanted: Wanted
     ) -> None:
-        self._checkpoint, self._table, self._filter = checkpoint, table, filter
-        self._hashes = hashes
+        self._checkpoint, self._table, self._filter = checkpoint, table, wanted.filter
+        self._hashes, since = wanted.hashes, wanted.since
         self._keys = rows.keys_of(table)
         self._names = {group.number: group.name for group in table.groups}
         linear, width = bool(table.width_of(LINEAR)), table.width_of(EMBEDDING)
-        self.shape = shape = RowShape(linear, width, table.life.cvm, precision)
+        self.shape = shape = RowShape(linear, width, table.life.cvm, wanted.precision)
         self.groups = [
-            Group(name, table.name, entry.number, shape, group_salt(name), entry.rows, 0, part=part)
+            Group(
+                entry.name,
+                table.name,
+                entry.number,
+                shape,
+                group_salt(entry.name),
+                entry.rows,
+                part=wanted.part,
+            )
             for entry in table.groups
-            if (name := entry.name) in chosen
+            if entry.name in chosen
         ]
         self._chosen = np.zeros(GROUP_NUMBERS, bool)
         self._chosen[[group.number for group in self.groups]] = True
@@ -280,21 +279,14 @@ class TableSelection:
         for block in self._blocks():
             wanted = block.taken | block.gone
             records = block.records if wanted.all() else block.records[wanted]
-            gone = block.gone[wanted]
-            ids, numbers = (np.ascontiguousarray(records[key]) for key in ("id", "group"))
+            both = records, block.removed
+            ids, numbers = (np.concatenate([part[key] for part in both]) for key in ("id", "group"))
             hashes = key_hashes(self._names, numbers, ids)
-            floats = self.rows(records, self._now)
+            gone = np.append(block.gone[wanted], np.ones(len(block.removed), bool))
+            floats = np.empty((len(ids), self.shape.columns), np.float32)
+            floats[: len(records)] = self.rows(records, self._now)
             floats[gone] = 0
-            if len(block.removed):
-                ids = np.append(ids, block.removed["id"])
-                numbers = np.append(numbers, block.removed["group"])
-                hashes = np.append(hashes, self._keys.hashes(block.removed))
-                nothing = np.zeros((len(block.removed), self.shape.columns), np.float32)
-                floats = np.vstack([floats, nothing])
-                gone = np.append(gone, np.ones(len(block.removed), bool))
-                order = np.lexsort((hashes, numbers))
-            else:  # records are in the order of their hashes already
-                order = np.argsort(numbers, kind="stable")
+            order = np.lexsort((hashes, numbers))
             ids, hashes, gone = ids.take(order), hashes.take(order), gone.take(order)
             floats, numbers = floats.take(order, axis=0), numbers.take(order)
             starts = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -304,7 +296,7 @@ class TableSelection:
                 group = groups[int(numbers[start])]
                 yield Part(group, ids[part], hashes[part], floats[part], removed)
 
-    def rows(self, records: NDArray[Any], moment: Moment) -> NDArray[np.float32]:
+    def rows(self, records: Records, moment: Moment) -> Floats:
         """The floats of records as they are read at a moment, float32 [n, columns]."""
         floats = np.empty((len(records), self.shape.columns), np.float32)
         linear, embedding, counts = parted(floats, self.shape)
@@ -334,43 +326,39 @@ class TableSelection:
     def _blocks(self) -> Iterator[SelectedRecords]:
         """All records, judged, with the removed keys whose hashes are between theirs."""
         records = known_rows(self._checkpoint, self._table.name, *self._hashes)
-        if self._then is None:
-            nothing = np.empty(0, REMOVED_DTYPE)
-            for batch in records:
-                taken = self._passing(batch, self._now) & self._chosen[batch["group"]]
-                yield SelectedRecords(batch, taken, np.zeros(len(batch), bool), nothing)
-            return
-        removed = Cursor(self._removed_since(self._then.step), self._keys, REMOVED_DTYPE)
+        removed = Cursor(self._removed(), self._keys, REMOVED_DTYPE)
         for batch in records:
             if len(batch):
                 last = self._keys.hashes(batch[-1:])[0]
-                yield SelectedRecords(
-                    batch, *self._changed(batch, self._then), removed.take_to(last)
-                )
+                yield SelectedRecords(batch, *self._judged(batch), removed.take_to(last))
         none, no_records = np.zeros(0, bool), np.empty(0, self._table.record_dtype)
         while len(removed.hashes) or not removed.ended:
             yield SelectedRecords(no_records, none, none, removed.take()[0])
             removed.read()
 
-    def _removed_since(self, step: int) -> Iterator[NDArray[Any]]:
-        """The keys of the chosen groups that were removed since a step."""
+    def _removed(self) -> Iterator[Records]:
+        """The keys of the chosen groups that a delta has as removed ones."""
+        if self._then is None:
+            return
         for keys in rows.tombstones(self._checkpoint, self._table.name, *self._hashes):
-            yield keys[(keys["step"] >= step) & self._chosen[keys["group"]]]
+            yield keys[(keys["step"] >= self._then.step) & self._chosen[keys["group"]]]
 
-    def _changed(
-        self, records: NDArray[Any], then: Moment
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which records a delta has as rows, and which as removed keys."""
-        chosen = self._chosen[records["group"]]
+    def _judged(self, records: Records) -> tuple[Bools, Bools]:
+        """Which records the export has as rows, and which a delta has as removed keys."""
+        then, chosen = self._then, self._chosen[records["group"]]
         passes = self._passing(records, self._now) & chosen
+        if then is None:
+            return passes, np.zeros(len(records), bool)
         fresh = records["changed"] > then.step
         # The earlier state of a row that has changed since is not known: it may have passed.
         passed = np.ones(len(records), bool)
         passed[~fresh] = self._passing(records[~fresh], then)
         taken = passes & (fresh | ~passed)
-        same = np.flatnonzero(passes & ~fresh & passed)
-        if len(same) and self._reads_differ(then):
-            taken[same] = self._differing(records[same], then)
+        same = passes & ~fresh & passed
+        if same.any() and self._reads_differ(then):
+            moments = (self._now, then)
+            now, earlier = (encode(self.rows(records[same], at), self.shape) for at in moments)
+            taken[same] = (now != earlier).any(axis=1)
         return taken, chosen & ~passes & passed if self._filter.counts else chosen & False
 
     def _reads_differ(self, then: Moment) -> bool:
@@ -379,12 +367,7 @@ class TableSelection:
         counted = self.shape.cvm and list(then.days)[-1:] != list(self._now.days)[-1:]
         return counted or (decaying and then.step != self._now.step)
 
-    def _differing(self, records: NDArray[Any], then: Moment) -> NDArray[np.bool_]:
-        """Whether the payload of each record differs from the earlier one."""
-        now, earlier = (encode(self.rows(records, at), self.shape) for at in (self._now, then))
-        return np.asarray((now != earlier).any(axis=1))
-
-    def _passing(self, records: NDArray[Any], moment: Moment) -> NDArray[np.bool_]:
+    def _passing(self, records: Records, moment: Moment) -> Bools:
         """Which records the filter's counts let through at a moment."""
         passing = np.ones(len(records), bool)
         if not self._filter.counts or not len(records):
@@ -439,15 +422,11 @@ def chosen_groups(checkpoint: Checkpoint, slots: Mapping[str, Slot], filter: Fil
     return chosen
 
 
-def check_since(
-    checkpoint: Checkpoint, filter: Filter, precision: str, since: RowsManifest
-) -> None:
+def check_since(checkpoint: Checkpoint, wanted: Wanted, since: RowsManifest) -> None:
     """Raise UserError unless a checkpoint continues the training of an earlier export's."""
     folder, step, sessions = since.checkpoint.folder, since.clock.step, since.sessions
-    for key, then, now in (
-        ("precision", since.precision, precision), ("filter", since.filter, filter)
-    ):  # fmt: skip
-        if then != now:
+    for key in ("precision", "filter"):
+        if (then := getattr(since, key)) != (now := getattr(wanted, key)):
             raise UserError(
                 f"the export of since= has {key} {then}, and this one {now}. Give the same, "
                 "or export in full without since="

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
-from numpy.typing import NDArray
 
-from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.file_format import Block, BlockFormat, WriteBlock
-from tnctl.serving.rows.precision import RowShape, decode, encode
+from tnctl.serving.rows.precision import Payloads, RowShape, Uint64s, decode, encode
 
 
 class TextFormat(BlockFormat):
@@ -20,10 +18,6 @@ class TextFormat(BlockFormat):
     name, suffix, removed_suffix = "text", ".txt", ".removed.txt"
     precisions = ("float32",)
 
-    def can_have_size(self, entry: FileGroup, name: str, size: int, delta: bool) -> bool:  # noqa: ARG002
-        least = entry.rows * (4 + 2 * entry.shape.columns)
-        return size >= (least if name == entry.file else entry.removed * 2)
-
     def open_blocks(self, stack: ExitStack, file: Any, shape: RowShape | None) -> WriteBlock:
         schema = pa.schema(columns_of(shape, pa.uint32()))
         options = pc.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
@@ -31,7 +25,7 @@ class TextFormat(BlockFormat):
             pc.CSVWriter(pa.PythonFile(file, mode="w"), schema, write_options=options)
         )
 
-        def write(ids: NDArray[np.uint64], payload: NDArray[np.uint8]) -> None:
+        def write(ids: Uint64s, payload: Payloads) -> None:
             columns: list[Any] = [ids]
             if shape is not None:
                 columns.append(np.full(len(ids), shape.columns, np.uint32))

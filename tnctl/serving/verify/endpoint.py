@@ -4,23 +4,24 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.model.graph import BY_SLOT
 from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.rows.precision import Arrays, Floats
 
 SECONDS = 30.0
 ROWS = 32  # of a request
 COLUMNAR, ROW = "columns", "rows"
+# The keys of examples, and of the outputs in an answer.
+FORMS = {COLUMNAR: ("inputs", "outputs"), ROW: ("instances", "predictions")}
 MOST_BYTES = 64 << 20  # of an answer
-Arrays = dict[str, NDArray[Any]]
 # NaN and infinite numbers pass here, and are named for what they are.
 Number = Annotated[float, Field(strict=True)]
 NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Number] | list[list[Number]])
@@ -50,52 +51,46 @@ class Endpoint:
     def ways(self, inputs: Arrays) -> dict[str, Arrays | None]:
         """The outputs for inputs of signature `by_slot`, by each form of the API.
 
-        The forms are `columns` ("inputs") and `rows` ("instances"); None for a form that is
-        refused while the other is accepted. Raises Failure in one line for every other error.
+        The forms are `columns` ("inputs": a list for each input) and `rows` ("instances": an object
+        for each example); None for a form that is refused while the other is accepted. Raises
+        Failure in one line for every other error.
         """
         outputs: dict[str, Arrays | None] = {}
-        refused: list[RefusedError] = []
-        for way, request in ((COLUMNAR, self.columns), (ROW, self.rows)):
+        refused = None
+        for way in FORMS:
             try:
-                outputs[way] = self._in_parts(request, inputs)
+                parts = [
+                    self._predicted(way, {n: array[at : at + ROWS] for n, array in inputs.items()})
+                    for at in range(0, len(next(iter(inputs.values()))), ROWS)
+                ]
+                outputs[way] = {
+                    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+                }
             except RefusedError as error:
-                outputs[way] = None
-                refused.append(error)
-        if len(refused) == len(outputs):
-            raise refused[0]
+                if refused is not None:
+                    raise refused from None
+                outputs[way], refused = None, error
         return outputs
 
-    def columns(self, inputs: Arrays) -> Arrays:
-        """The outputs for examples, by name, by a request with a list for each input."""
-        given = {name: array.tolist() for name, array in inputs.items()}
-        answer = self._answer({"signature_name": BY_SLOT, "inputs": given}, "outputs")
+    def _predicted(self, way: str, inputs: Arrays) -> Arrays:
+        """The outputs for some examples, by name."""
+        key, answer_key = FORMS[way]
         rows = len(next(iter(inputs.values())))
+        given: Any = {name: array.tolist() for name, array in inputs.items()}
+        if way == ROW:
+            given = [
+                dict(zip(given, values, strict=True))
+                for values in zip(*given.values(), strict=True)
+            ]
+        answer = self._answer({"signature_name": BY_SLOT, key: given}, answer_key)
+        if way == ROW:
+            if not isinstance(answer, list) or len(answer) != rows:
+                raise self._odd(f"its {answer_key} are no list of {rows}", answer)
+            by_row = [self._by_name(prediction) for prediction in answer]
+            answer = {name: [values[name] for values in by_row] for name in by_row[0]}
         return {
             name: self._array(name, values, rows) for name, values in self._by_name(answer).items()
         }
-
-    def rows(self, inputs: Arrays) -> Arrays:
-        """The same, by a request with an object for each example."""
-        given = [
-            dict(zip(inputs, values, strict=True))
-            for values in zip(*(array.tolist() for array in inputs.values()), strict=True)
-        ]
-        answer = self._answer({"signature_name": BY_SLOT, "instances": given}, "predictions")
-        if not isinstance(answer, list) or len(answer) != len(given):
-            raise self._odd(f"its predictions are no list of {len(given)}", answer)
-        predictions = [self._by_name(prediction) for prediction in answer]
-        return {
-            name: self._array(name, [values.get(name) for values in predictions], len(given))
-            for name in predictions[0]
-        }
-
-    def _in_parts(self, request: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays:
-        rows = len(next(iter(inputs.values())))
-        parts = [
-            request({name: array[start : start + ROWS] for name, array in inputs.items()})
-            for start in range(0, rows, ROWS)
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _by_name(self, answer: Any) -> dict[str, Any]:
         """Outputs by their names; of a model with one output there are none."""
@@ -108,7 +103,7 @@ class Endpoint:
             raise self._odd(f"its outputs have no names, and there are {len(names)}", answer)
         return {names[0]: answer}
 
-    def _array(self, name: str, values: Any, rows: int) -> NDArray[np.float32]:
+    def _array(self, name: str, values: Any, rows: int) -> Floats:
         """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows]."""
         [shape] = [output.shape for output in self._outputs if output.name == name]
         try:

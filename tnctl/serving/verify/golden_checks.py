@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
@@ -25,15 +23,17 @@ from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.serving.artefact_document import GraphDeviation, GraphGolden, RowsDeviation, RowsGolden
+from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
 from tnctl.serving.rows.embeddings import Embeddings
+from tnctl.serving.rows.precision import Arrays, Floats
 
 WAY = "Take the golden rows of this graph"
+TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
 
 
 class GoldenFile:
@@ -49,19 +49,13 @@ class GoldenFile:
             raise DamagedError(folder, f"{url}, {error}", way) from error
 
     def inputs(self, description: GraphManifest) -> Arrays:
-        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others.
+        """The inputs of signature `packed`, [n, columns].
 
         Lines have the sum `linear`: where by_slot takes its parts, the first one is all of it.
         """
         arrays = {}
         for packed in description.signatures.packed:
-            values = [example.inputs.get(packed.name) for example in self.examples]
-            for number, numbers in enumerate(values, 1):
-                if numbers is None or len(numbers) != packed.columns:
-                    raise Failure(
-                        f"{self.url}, line {number}: {packed.name} has {len(numbers or ())} "
-                        f"numbers, and the graph takes {packed.columns}. {WAY}"
-                    )
+            values = [example.inputs[packed.name] for example in self.examples]
             shape = (len(values), packed.columns)
             arrays[packed.name] = np.array(values, packed.dtype).reshape(shape)
         if linears := description.signatures.linears:
@@ -70,20 +64,16 @@ class GoldenFile:
             arrays[LINEARS][:, :1] = arrays[LINEAR]
         return arrays
 
-    def outputs(self, kind: str, name: str) -> NDArray[np.float32]:
+    def outputs(self, kind: str, name: str) -> Floats:
         """The `logits` or `predictions` of a head, float32 [n], or a tower's `embedding`, [n, d].
 
-        Raises Failure when a line does not have them, or they are of several lengths.
+        Raises Failure when a line does not have them.
         """
         field, noun = ("towers", "tower") if kind == "embedding" else (kind, "head")
         values = [(getattr(example, field) or {}).get(name) for example in self.examples]
         if None in values:
             raise Failure(f"{self.url} has no {noun} {name}. {WAY}")
-        try:
-            return np.array(values, np.float32)
-        except ValueError as error:
-            what = f"{self.url}: outputs of tower {name} are of several lengths"
-            raise Failure(f"{what}. {WAY}") from error
+        return np.array(values, np.float32)
 
 
 def golden_of_checkpoint(checkpoint: Checkpoint) -> GoldenFile:
@@ -106,9 +96,6 @@ def golden_of_embeddings(embeddings: Embeddings) -> GoldenFile | None:
     return None if data is None else GoldenFile(f"{GOLDEN} of the embeddings", data)
 
 
-TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
-
-
 class Writes(Protocol):
     """Where golden.jsonl is written to: an Inventory, or what is like it."""
 
@@ -123,7 +110,7 @@ def check_embeddings(
     inventory: Writes,
     count: int,
     exact: bool,
-) -> RowsGolden | None:
+) -> GoldenEntry | None:
     """Check exported rows against the checkpoint's golden rows, and write the first `count`.
 
     When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
@@ -138,10 +125,10 @@ def check_embeddings(
     expected = golden.inputs(description)
     lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
     inputs = pooled_inputs(description, encoded, lookup)
-    lines, deviation = golden.lines, RowsDeviation(x=0.0, logit=0.0)
+    lines, deviation = golden.lines, GoldenDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
-            if wrong := first_difference(description, name, array, expected[name]):
+            if wrong := first_difference(name, array, expected[name]):
                 raise Failure(
                     f"the exported rows do not give the trainer's inputs: {golden.url}, {wrong}. "
                     "Nothing was exported: export again, or from another checkpoint"
@@ -155,10 +142,7 @@ def check_embeddings(
             f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
             f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
         )
-    if not (lines := lines[:count]):
-        return None
-    inventory.write(GOLDEN, b"".join(lines))
-    return RowsGolden(rows=len(lines), exact=exact, deviation=deviation)
+    return written(inventory, lines[:count], exact, deviation)
 
 
 def check_graph(
@@ -167,7 +151,7 @@ def check_graph(
     folder: str,
     inventory: Writes,
     count: int,
-) -> GraphGolden | None:
+) -> GoldenEntry | None:
     """Check the SavedModel in a local folder against golden rows, and write the first `count`.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
@@ -186,11 +170,18 @@ def check_graph(
                 f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
                 "off: split again, or from another checkpoint"
             )
-    if not (lines := golden.lines[:count]):
+    worst = GoldenDeviation(logit=max(deviations.values()))
+    return written(inventory, golden.lines[:count], True, worst)
+
+
+def written(
+    inventory: Writes, lines: list[bytes], exact: bool, deviation: GoldenDeviation
+) -> GoldenEntry | None:
+    """Write golden.jsonl; the manifest's entry, None without lines."""
+    if not lines:
         return None
     inventory.write(GOLDEN, b"".join(lines))
-    worst = GraphDeviation(logit=max(deviations.values()))
-    return GraphGolden(rows=len(lines), exact=True, deviation=worst)
+    return GoldenEntry(rows=len(lines), exact=exact, deviation=deviation)
 
 
 def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
@@ -215,13 +206,7 @@ def outputs_noun(description: GraphManifest, signature: str) -> str:
 def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
     """The raw rows as ids and numbers. Raises Failure unless the ids are the lines'."""
     rows = [example.row for example in golden.examples]
-    try:
-        encoded = RawInputs(description).encode(rows, lambda row: (golden.url, row + 1))
-    except pa.ArrowException as error:
-        raise Failure(
-            f"{golden.url}: the values of a column are of kinds that do not go together ({error}). "
-            "Take another checkpoint"
-        ) from error
+    encoded = RawInputs(description).encode(rows, lambda row: (golden.url, row + 1))
     for name, cells in encoded.cells.items():
         ids_of_rows = by_row(cells, cells.ids)
         for number, (example, ids) in enumerate(zip(golden.examples, ids_of_rows, strict=True), 1):
@@ -235,9 +220,7 @@ def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
     return encoded
 
 
-def first_difference(
-    description: GraphManifest, name: str, received: NDArray[Any], expected: NDArray[Any]
-) -> str | None:
+def first_difference(name: str, received: Floats, expected: Floats) -> str | None:
     """Where an input [B, columns] of `packed` first differs from the expected one, or None.
 
     0.0 and -0.0 do not differ: the sign of a sum of zeros has no meaning.
@@ -246,15 +229,13 @@ def first_difference(
     if not len(wrong):
         return None
     row, column = wrong[0].tolist()
-    parts = (part for part in description.signatures.by_slot if part.source == name)
-    place = next((part.name for part in parts if part.at <= column < part.end), name)
     return (
-        f"line {row + 1}: {place} (column {column} of {name}) is {expected[row, column].item()!r} "
-        f"there and {received[row, column].item()!r} of these rows"
+        f"line {row + 1}: column {column} of {name} is {expected[row, column].item()!r} there and "
+        f"{received[row, column].item()!r} of these rows"
     )
 
 
-def deviation_of(received: NDArray[Any], expected: NDArray[Any]) -> float:
+def deviation_of(received: Floats, expected: Floats) -> float:
     """The largest deviation of outputs [B, ...] from `expected`, as a multiple of 1 + |expected|.
 
     Infinite for NaN, and for outputs of another shape.
@@ -279,7 +260,7 @@ def largest_deviation(
 
 def recomputed(
     golden: GoldenFile, graph: LoadedGraph, inputs: Arrays, expected: Arrays
-) -> tuple[list[bytes], RowsDeviation]:
+) -> tuple[list[bytes], GoldenDeviation]:
     """Golden rows with other inputs and the graph's outputs for them; how far they deviate."""
     outputs, towers = graph.outputs(PACKED, inputs), graph.towers(inputs)
     heads = outputs_of(graph.description, "logits")
@@ -300,4 +281,4 @@ def recomputed(
         for name, array in inputs.items()
     )
     logit = max(deviation_of(logits[head], golden.outputs("logits", head)) for head in heads)
-    return lines, RowsDeviation(x=worst, logit=logit)
+    return lines, GoldenDeviation(x=worst, logit=logit)

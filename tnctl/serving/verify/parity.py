@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import manifest
 from tnctl.checkpoint.load import Checkpoint
@@ -28,9 +27,10 @@ from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.schema import Conf
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
-from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, inputs_of, open_graph, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
 from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
+from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 from tnctl.serving.verify.endpoint import Endpoint
 from tnctl.serving.verify.golden_checks import (
     TOLERANCE,
@@ -80,7 +80,8 @@ def verify(
                     f"than {checkpoint.folder}. Split and export that one again"
                 )
         findings = Examples(checkpoint, conf, readers(checkpoint, conf)).compare(loaded, opened)
-        return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened)
+        golden = golden_of_embeddings(opened)
+        return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened, golden)
 
 
 def verify_artefacts(
@@ -96,14 +97,14 @@ def verify_artefacts(
     findings = of_graph(graph, loaded)
     if embeddings is not None:
         with closing(open_embeddings(embeddings, prefix)) as opened:
-            of_rows = of_embeddings(loaded, opened)
-            if not of_rows and not opened.manifest.exact:
+            golden = golden_of_embeddings(opened)
+            if golden is None and not opened.manifest.exact:
                 raise Failure(
                     f"{embeddings} has no golden rows (golden=0), and its rows are not the "
                     "trainer's own. Name the checkpoint as well: checkpoint=URL"
                 )
-            golden = golden_of_graph(graph, loaded.description)
-            findings += of_rows or of_embeddings(loaded, opened, golden)
+            golden = golden or golden_of_graph(graph, loaded.description)
+            findings += of_embeddings(loaded, opened, golden)
     if not findings:
         raise Failure(
             f"{graph} has no golden rows (golden=0). Name the checkpoint as well: checkpoint=URL"
@@ -136,14 +137,14 @@ def verify_endpoint(
         raise Failure(f"{graph} has no golden rows (golden=0) to send. Split with golden=200")
     inputs = inputs_of(description.signatures.by_slot, golden.inputs(description))
     noun = outputs_noun(description, BY_SLOT)
-    return [
-        CheckedFigure(f"{noun} of the endpoint, by {way}", True, "not supported there")
-        if outputs is None
-        else within(
-            f"{noun} of the endpoint, by {way}", largest_deviation(golden, description, outputs)
-        )
-        for way, outputs in Endpoint(url, description).ways(inputs).items()
-    ]
+    findings = []
+    for way, outputs in Endpoint(url, description).ways(inputs).items():
+        what = f"{noun} of the endpoint, by {way}"
+        if outputs is None:
+            findings.append(CheckedFigure(what, True, "not supported there"))
+        else:
+            findings.append(within(what, largest_deviation(golden, description, outputs)))
+    return findings
 
 
 class Examples:
@@ -167,10 +168,8 @@ class Examples:
         self._inference = reader.inference(batch.rows)
         self.logits = self._inference(batch)
         self.towers = self._inference.towers(batch.rows)
-        self._buffers = {
-            packed.name: getattr(self._inference.buffers, packed.name)
-            for packed in packed_inputs(self.model.layout)
-        }
+        names = [packed.name for packed in packed_inputs(self.model.layout)]
+        self._buffers = {name: getattr(self._inference.buffers, name) for name in names}
         self.inputs = {name: array.copy() for name, array in self._buffers.items()}
         self.encoded = Encoded(cells_of(self.model, batch), batch.numeric)
 
@@ -180,9 +179,7 @@ class Examples:
         lookup = served_lookup(description, embeddings)
         counts = np.zeros(2, np.int64)  # ids that were looked up, ids that are known
 
-        def counting(
-            group: str, ids: NDArray[np.uint64]
-        ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        def counting(group: str, ids: Uint64s) -> LookedUp:
             rows, known = lookup(group, ids)
             counts[:] += len(ids), known.sum()
             return rows, known
@@ -213,7 +210,7 @@ class Examples:
         figure = f"{known:,} of {ids:,}"
         return [*findings, CheckedFigure("ids that the files know", known > 0 or not ids, figure)]
 
-    def _numbers_of(self, description: GraphManifest) -> NDArray[np.float32]:
+    def _numbers_of(self, description: GraphManifest) -> Floats:
         """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
         slots, layout = description.slots, self.model.layout
         taken = [*description.numeric, *(name for name in slots if slots[name].indicator)]
@@ -234,19 +231,15 @@ class Examples:
                 ids = np.unique(self.encoded.cells[slot].ids)
                 groups = np.full(len(ids), number, np.uint16)
                 trained, there = self._reader.rows(place, groups, ids)
-                if (group := names[number]) not in errors:
-                    left_out += int(there.sum())
-                    continue
-                rows, known = embeddings.lookup(group, ids)
+                rows, known = trained, np.zeros(len(ids), bool)
+                if (group := names[number]) in errors:
+                    rows, known = embeddings.lookup(group, ids)
                 left_out += int((there & ~known).sum())
                 far += int((known & ~there).sum())
-                both = np.flatnonzero(there & known)
-                if not both.size:
-                    continue
-                apart = np.abs(rows[both] - trained[both].astype(np.float64))
+                apart = np.abs(rows - trained.astype(np.float64))[there & known]
                 differing += int(np.delete(apart, of_weights, axis=1).any(axis=1).sum())
-                error = errors[group]
-                stated = 0.0 if error is None else error.bound
+                error = errors.get(group)
+                stated = 0.0 if error is None or not len(apart) else error.bound
                 far += int((apart[:, of_weights] > stated).any(axis=1).sum())
                 worst = max(worst, float(apart[:, of_weights].max(initial=0)))
                 bound = max(bound, stated)
@@ -291,31 +284,19 @@ def same_inputs(
     """
     findings = []
     for name, array in received.items():
-        if name == LINEARS:
-            findings.append(same_sums(what, array, received[LINEAR]))
-            continue
-        read = np.zeros(array.shape[1], bool)
-        for part in description.signatures.by_slot:
-            read[part.at : part.end] |= part.source == name
-        read |= name == LINEAR and LINEARS in received
-        wrong = int(((array != expected[name]) & read).any(axis=1).sum())
+        noun = f"{name} from the files"
+        if name == LINEARS:  # added in turn they are `linear`
+            noun = "sums of the slots' linear"
+            differing = np.cumsum(array, axis=1)[:, -1:] != received[LINEAR]
+        else:
+            read = np.full(array.shape[1], name == LINEAR and LINEARS in received)
+            for part in description.signatures.by_slot:
+                read[part.at : part.end] |= part.source == name
+            differing = (array != expected[name]) & read
+        wrong = int(differing.any(axis=1).sum())
         figure = f"{wrong} of {len(array)} rows differ"
-        findings.append(
-            CheckedFigure(f"{what}{name} from the files, bit by bit", not wrong, figure)
-        )
+        findings.append(CheckedFigure(f"{what}{noun}, bit by bit", not wrong, figure))
     return findings
-
-
-def same_sums(
-    what: str, linears: NDArray[np.float32], linear: NDArray[np.float32]
-) -> CheckedFigure:
-    """Whether parts of `linear`, float32 [B, columns], added in turn are the same float32 as it."""
-    total = np.zeros((len(linears), 1), np.float32)
-    for column in range(linears.shape[1]):
-        total += linears[:, column : column + 1]
-    wrong = int((total != linear).sum())
-    figure = f"{wrong} of {len(linear)} rows differ"
-    return CheckedFigure(f"{what}sums of the slots' linear, bit by bit", not wrong, figure)
 
 
 def within(what: str, deviation: float) -> CheckedFigure:
@@ -336,12 +317,11 @@ def of_graph(url: str, graph: LoadedGraph) -> list[CheckedFigure]:
 
 
 def of_embeddings(
-    graph: LoadedGraph, embeddings: Embeddings, golden: GoldenFile | None = None
+    graph: LoadedGraph, embeddings: Embeddings, golden: GoldenFile | None
 ) -> list[CheckedFigure]:
-    """Whether embeddings, and the graph after them, give what golden rows, or their own, say."""
+    """Whether embeddings, and the graph after them, give what golden rows say."""
     description = graph.description
     lookup = served_lookup(description, embeddings)
-    golden = golden or golden_of_embeddings(embeddings)
     if golden is None:
         return []
     inputs = pooled_inputs(description, encoded_rows(golden, description), lookup)
