@@ -18,7 +18,7 @@ from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows import file_format, selection
 from tnctl.serving.rows import precision as precisions
 from tnctl.serving.rows.embeddings import open_embeddings
-from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows, RowsManifest
+from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
 from tnctl.serving.rows.selection import Wanted, select
 from tnctl.tables.columns import group_salt, mix64
@@ -235,7 +235,6 @@ def test_a_delta_is_what_differs(lives, precision, name):
         filter, old = FILTERS[name], {}
         selected = select(base, run.conf.slots, Wanted(filter, precision))
         since = exporting.described(
-            RowsManifest,
             exporting.Request(
                 checkpoint=base,
                 conf=run.conf,
@@ -244,7 +243,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
                 filter=filter,
                 golden=0,
             ),
-            groups=tuple(GroupRows(**exporting.group_fields(group)) for group in selected.groups),
+            [GroupRows(**exporting.group_fields(group)) for group in selected.groups],
         )
         for part in selected.parts():
             assert part.removed is None

@@ -6,7 +6,6 @@ trainer's order, so the inputs are the trainer's, bit by bit.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
-from tnctl.model.layout import LINEAR, LINEARS
+from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS
 from tnctl.serving.graph.graph_document import (
     OF_LINEAR,
     GraphManifest,
@@ -29,8 +28,7 @@ from tnctl.serving.graph.graph_document import (
     conf_of,
 )
 from tnctl.serving.rows.embeddings import Embeddings
-from tnctl.serving.rows.precision import Floats, LookedUp, Uint64s
-from tnctl.tables.records import CVM_COLUMNS
+from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
 Lookup = Callable[[str, Uint64s], LookedUp]
@@ -73,15 +71,13 @@ class RawInputs:
         )
 
 
-def pooled_inputs(
-    description: GraphManifest, encoded: Encoded, lookup: Lookup
-) -> dict[str, NDArray[Any]]:
+def pooled_inputs(description: GraphManifest, encoded: Encoded, lookup: Lookup) -> Arrays:
     """The inputs of signature `packed`, by name: float32 [rows, columns], lengths int32.
 
     Where by_slot takes the parts of `linear`, `linears` too. An id that `lookup` does not know
     reads zeros. Columns that the graph does not read are zeros.
     """
-    inputs: dict[str, NDArray[Any]] = {
+    inputs: Arrays = {
         packed.name: np.zeros((encoded.rows, packed.columns), packed.dtype)
         for packed in description.signatures.packed
     }
@@ -99,10 +95,10 @@ def pooled_inputs(
         cells, first = encoded.cells[name], int(slot.linear)
         if slot.pooling == "none":
             if name in adds:
-                for turn, (numbers, ids) in enumerate(in_turn(cells)):
-                    inputs[LINEAR][numbers] += rows[name][ids, :1]
+                for turn, (examples, ids) in enumerate(in_turn(cells)):
+                    inputs[LINEAR][examples] += rows[name][ids, :1]
                     if name in linears:
-                        inputs[LINEARS][numbers, linears[name].at + turn] = rows[name][ids, 0]
+                        inputs[LINEARS][examples, linears[name].at + turn] = rows[name][ids, 0]
             if name in parts:
                 put_sequence(rows[name][:, first:], cells, parts[name], inputs[SEQUENCES])
             if (length := parts.get(f"{name}_length")) is not None:
@@ -146,13 +142,6 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
             f"the graph is of {ours.folder}, step {ours.step:,}, and the embeddings are of "
             f"{theirs.folder}, step {theirs.step:,}. Take those of one checkpoint"
         )
-    for name, slot in description.slots.items():
-        shape = embeddings.groups.get(slot.group or "")
-        if shape and (shape.linear, shape.width, shape.cvm) != (slot.linear, slot.width, slot.cvm):
-            raise Failure(
-                f"slot {name} of the graph reads other rows than those that the embeddings have "
-                f"of group {slot.group}. Split and export again"
-            )
     if embeddings.manifest.filter.slots is None:
         return embeddings.lookup
     return rows_left_out(description, embeddings)
@@ -210,15 +199,15 @@ def starts_of(cells: Cells) -> NDArray[np.int64]:
 def added(values: Floats, cells: Cells) -> Floats:
     """The sums [cells, columns] of the values [ids, columns] of each cell, in their order."""
     total = np.zeros((len(cells.lengths()), values.shape[1]), np.float32)
-    for numbers, places in in_turn(cells):
-        total[numbers] += values[places]
+    for rows, positions in in_turn(cells):
+        total[rows] += values[positions]
     return total
 
 
 def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The k-th ids of all cells that have one, for k = 0, 1, ...
 
-    Each time the numbers of these cells and the places of their k-th ids: int64 [cells left] both.
+    Each time the indices of these cells and of their k-th ids: int64 [cells left] both.
     """
     lengths, starts = cells.lengths(), starts_of(cells)
     cells_left = np.argsort(-lengths, kind="stable")
@@ -230,25 +219,23 @@ def in_turn(cells: Cells) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]
 def put_sequence(
     rows: Floats,
     cells: Cells,
-    place: SignatureInput,
+    part: SignatureInput,
     sequences: Floats,
 ) -> None:
-    """Put rows float32 [ids, columns] into their place of sequences float32 [B, columns of all].
+    """Put rows float32 [ids, columns] into their part of sequences float32 [B, columns of all].
 
     The rows of a cell come one after the other, then zeros up to the length of the sequence.
     """
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
-    places = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    padded = np.zeros((len(lengths), *place.shape), np.float32)
-    padded[examples, places] = rows
-    sequences[:, place.at : place.end] = padded.reshape(len(lengths), -1)
+    positions = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
+    padded = np.zeros((len(lengths), *part.shape), np.float32)
+    padded[examples, positions] = rows
+    sequences[:, part.at : part.end] = padded.reshape(len(lengths), -1)
 
 
-def put_numbers(
-    description: GraphManifest, numeric: Floats, inputs: Mapping[str, NDArray[Any]]
-) -> None:
-    """Copy the columns of `numeric` to their places in inputs["x"], those that the graph reads.
+def put_numbers(description: GraphManifest, numeric: Floats, inputs: Arrays) -> None:
+    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads.
 
     `numeric` [rows, N] has the numeric inputs, then the one-hot slots, as in Encoded.
     """

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import documents, files, outputs, schema
 from tnctl.checkpoint.golden_lines import RawRow
@@ -24,7 +23,7 @@ from tnctl.progress import Display
 from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
-from tnctl.serving.rows.precision import Floats
+from tnctl.serving.rows.precision import Arrays, Floats
 
 FORMATS = ("csv", "jsonl")
 STANDARD = "-"  # standard input, or output
@@ -110,7 +109,7 @@ def score(
                     table = piece.table.slice(start, scorer.batch_rows)
                     where = shifted(piece.where, start)
                     scores, kept = skipped.good(table, where, scorer)
-                    columns: dict[str, NDArray[Any]] = {}
+                    columns: Arrays = {}
                     if conf.data.bad_rows:
                         columns[LINE] = row_numbers(chosen(where, kept), len(kept))
                     write(pa.table(columns | scores))
@@ -127,7 +126,7 @@ def score(
 
 def without_rows(scorer: Scorer, with_lines: bool) -> pa.Table:
     """The columns of scores: a CSV file has them in its header also where no row is good."""
-    columns: dict[str, NDArray[Any]] = {LINE: np.empty(0, np.int64)} if with_lines else {}
+    columns: Arrays = {LINE: np.empty(0, np.int64)} if with_lines else {}
     nothing = np.empty(0, np.float32)
     return pa.table(columns | dict.fromkeys(columns_written(tuple(scorer.heads)), nothing))
 

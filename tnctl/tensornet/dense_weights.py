@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv as pc
 from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.tables import Optimizer
-from tnctl.tensornet.table_files import damage_reported
+from tnctl.tensornet.table_files import damage_reported, tabbed
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model
@@ -93,11 +92,11 @@ def read(urls: Sequence[str], expected: int) -> DenseWeights:
 def blocks_of(url: str, text: bytes, start: int) -> list[Block]:
     """The blocks of a file. Raises Failure."""
     heads = list(BLOCK_START.finditer(text, start))
-    begun = [start, *(head.start() for head in heads)]
+    ends = [*(head.start() for head in heads[1:]), len(text)]
     if not heads or heads[0].start() != start or text.count(b"opt_name:") != len(heads):
         raise Failure(f"{url} has a block without opt_name or array_size. Copy it again")
     blocks = []
-    for head, end in zip(heads, [*begun[2:], len(text)], strict=True):
+    for head, end in zip(heads, ends, strict=True):
         name, size = head[1].decode().lower(), int(head[2])
         if name not in STATES:
             raise Failure(
@@ -107,14 +106,7 @@ def blocks_of(url: str, text: bytes, start: int) -> list[Block]:
         rows = np.zeros((0, len(columns)), np.float32)
         if (lines := text[head.end() : end]).strip():
             with damage_reported(url):
-                table = pc.read_csv(
-                    io.BytesIO(lines),
-                    pc.ReadOptions(column_names=columns),
-                    pc.ParseOptions(delimiter="\t", quote_char=False),
-                    pc.ConvertOptions(
-                        column_types=dict.fromkeys(columns, pa.float32()), null_values=[]
-                    ),
-                )
+                table = pc.read_csv(io.BytesIO(lines), *tabbed(columns))
             rows = np.stack([column.to_numpy() for column in table.columns], axis=1)
         if len(rows) != size or not np.isfinite(rows).all():
             raise Failure(

@@ -1,9 +1,10 @@
 """`tnctl import tensornet=DIR`: TensorNet's tables become the first checkpoint of a run."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, outputs
-from tnctl.checkpoint import listing, rows
+from tnctl.checkpoint import listing, parts, rows, sketch_file
 from tnctl.checkpoint.chain import FOLDER, name_of
 from tnctl.checkpoint.document import (
     Clock,
@@ -21,7 +22,8 @@ from tnctl.checkpoint.document import (
     WarmInput,
     WarmReport,
 )
-from tnctl.checkpoint.owners import GroupPart, PartSize, StagedPart, TablePart, named, spool_of
+from tnctl.checkpoint.owners import spool_of
+from tnctl.checkpoint.parts import GroupPart, PartSize, StagedPart, TablePart
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
@@ -136,12 +138,6 @@ def paired(
     return pairs, [name for name in by_name if name not in chosen]
 
 
-def blocks_of(pair: Pair) -> Iterator[NDArray[Any]]:
-    """All rows of a table, rank by rank and block by block."""
-    for url in pair.source.files:
-        yield from rows_of(url, pair.weights.form)
-
-
 def part_rows(
     pairs: list[Pair], source: Source, folder: Path
 ) -> tuple[dict[str, PartedRows], Ages]:
@@ -158,7 +154,8 @@ def part_rows(
             )
 
             ftrl = FtrlWeights(pair.weights)
-            with closing(parted[name].write(blocks_of(pair))) as written:
+            blocks = chain.from_iterable(rows_of(url, form) for url in pair.source.files)
+            with closing(parted[name].write(blocks)) as written:
                 for read in written:
                     present[read["age"]] = True
                     ftrl.add(read)
@@ -221,7 +218,7 @@ class Saving:
         part_count = max((parted.count for _, parted in sources), default=1)
         count = min(rows.files_needed(most, size), part_count)  # of at most MOST_PARTS
         suffix = ".zst" if self.conf.save.compression == "zstd" else ""
-        names = named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
+        names = parts.named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
         shift = 64 - (part_count.bit_length() - 1)
         entries = rows.write_files(
             inventory.writing,
@@ -234,7 +231,7 @@ class Saving:
             GroupPart(name=name, rows=joined.counts.rows[number], evicted=0, waiting=0)
             for name, number in layout.groups.items()
         )
-        sketch = rows.write_sketch(inventory.writing, names.sketch, sparse.sketch, {})
+        sketch = sketch_file.write(inventory.writing, f"tables/{layout.name}", sparse)
         return TablePart(
             name=layout.name, groups=groups, files=entries, sketch=sketch
         ), joined.counts

@@ -8,7 +8,7 @@ optimizer_kernel.h).
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -29,6 +29,7 @@ BLOCK = re.compile(r"(sparse_)?block_([0-7])(_txt|_bin)?(\.gz)?")
 HANDLE = re.compile(r"0|[1-9]\d{0,8}")
 MOST_TABLES = 1000
 LAST_DAY_BYTES = 1 << 16
+Rows = NDArray[Any]  # of the dtype of a RowForm
 LONGEST_AGE = 100_000  # days that a row was not shown
 WIDEST = 65_536  # floats of a row
 HEAD_BYTES = 1 << 20
@@ -253,24 +254,22 @@ class RowForm:
             np.dtype([("id", "<u8"), ("dim", "<i4"), *row]),
         ]
 
-    def is_possible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_possible(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows [n], of `dtype` or of a record, TensorNet can have written."""
         names = rows.dtype.names or ()
-        possible = np.isfinite(rows["weights"]).all(axis=1) & np.isfinite(rows["show"])
-        possible &= rows["show"] >= 0
-        for name in self.rule.states:
-            possible &= np.isfinite(rows[name]).all(axis=1)
-            if name not in self.rule.signed:
-                possible &= (rows[name] >= 0).all(axis=1)
-        if "click" in names:
-            possible &= np.isfinite(rows["click"]) & (rows["click"] >= 0)
+        possible = np.ones(len(rows), np.bool_)
+        for name in ("weights", "show", "click", *self.rule.states):
+            if name in names:
+                least = -np.inf if name in ("weights", *self.rule.signed) else 0
+                of_each = np.isfinite(rows[name]) & (rows[name] >= least)
+                possible &= of_each.all(axis=tuple(range(1, of_each.ndim)))
         if "age" in names:
             possible &= (rows["age"] >= 0) & (rows["age"] <= LONGEST_AGE)
         if "dim" in names:
             possible &= rows["dim"] == self.dim
-        return np.asarray(possible)
+        return possible
 
-    def check(self, rows: NDArray[Any], url: str) -> None:
+    def check(self, rows: Rows, url: str) -> None:
         """Raise Failure for the first row, of `dtype`, that TensorNet cannot have written."""
         if not (possible := self.is_possible(rows)).all():
             sign = int(rows["id"][np.argmin(possible)])
@@ -350,7 +349,7 @@ def header_of(head: bytes, url: str) -> re.Match[bytes]:
     return match
 
 
-def rows_of(url: str, form: RowForm) -> Iterator[NDArray[Any]]:
+def rows_of(url: str, form: RowForm) -> Iterator[Rows]:
     """The rows of a block, arrays [n] of the form's dtype, of a few MiB each.
 
     Raises Failure for a file that is damaged, cut short, or of rows of another form.
@@ -368,7 +367,7 @@ def rows_of(url: str, form: RowForm) -> Iterator[NDArray[Any]]:
 # ---- Text -------------------------------------------------------------------
 
 
-def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
+def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[Rows]:
     """The rows of a text whose first bytes are `head`."""
     match = header_of(head, url)
     dim, optimizer = int(match[2]), match[1].decode()
@@ -392,17 +391,19 @@ def text_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterato
         raise Failure(f"{url}: {error} for {form.rule.name} with dim {form.dim}") from error
     rest = Rest(start, stream)
     with damage_reported(url):
-        for batch in pc.open_csv(
-            rest,
-            pc.ReadOptions(column_names=columns, block_size=max(BYTES_PER_READ, 4 * len(line))),
-            pc.ParseOptions(delimiter="\t", quote_char=False),
-            pc.ConvertOptions(
-                column_types={name: TYPES.get(name, pa.float32()) for name in columns},
-                null_values=[],
-            ),
-        ):
+        for batch in pc.open_csv(rest, *tabbed(columns, max(BYTES_PER_READ, 4 * len(line)))):
             yield rows_of_batch(url, batch, form)
     refuse_cut(url, rest.end == b"\n\n", whole=rest.end[-1:] == b"\n")
+
+
+def tabbed(columns: Sequence[str], block_size: int | None = None) -> tuple[Any, Any, Any]:
+    """How Arrow reads lines of these columns, with tabs between them."""
+    types = {name: TYPES.get(name, pa.float32()) for name in columns}
+    return (
+        pc.ReadOptions(column_names=columns, block_size=block_size),
+        pc.ParseOptions(delimiter="\t", quote_char=False),
+        pc.ConvertOptions(column_types=types, null_values=[]),
+    )
 
 
 def refuse_cut(url: str, ended: bool, *, whole: bool) -> None:
@@ -427,13 +428,13 @@ def damage_reported(url: str) -> Iterator[None]:
         raise Failure(f"{url} is damaged ({reason}). Copy it again") from error
 
 
-def refuse_dims(url: str, dims: NDArray[Any], form: RowForm) -> None:
+def refuse_dims(url: str, dims: Rows, form: RowForm) -> None:
     """Raise Failure unless all rows have the dim of their table."""
     if (dims != form.dim).any():
         raise Failure(f"{url} has a row whose dim is not {form.dim}. Copy it again")
 
 
-def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> NDArray[Any]:
+def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> Rows:
     """The rows of a batch of columns. Raises Failure for another dim, or text after the last."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     rows = np.zeros(batch.num_rows, form.dtype)
@@ -456,7 +457,7 @@ def rows_of_batch(url: str, batch: pa.RecordBatch, form: RowForm) -> NDArray[Any
 # ---- Binary -----------------------------------------------------------------
 
 
-def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[NDArray[Any]]:
+def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Iterator[Rows]:
     """The rows of a binary block whose first bytes are `head`.
 
     Which records it has, of those that are possible, is seen from their numbers and its length.
@@ -503,7 +504,7 @@ def record_of(url: str, start: bytes, whole: bool, form: RowForm) -> np.dtype[An
     return fitting[0]
 
 
-def rows_of_records(url: str, records: NDArray[Any], form: RowForm) -> NDArray[Any]:
+def rows_of_records(url: str, records: Rows, form: RowForm) -> Rows:
     """Rows of the form's dtype with the fields that records [n] have. Raises Failure."""
     rows = np.zeros(len(records), form.dtype)
     for name in records.dtype.names or ():

@@ -12,7 +12,7 @@ A split graph is loaded as a server would: by its signatures alone.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
@@ -32,6 +31,7 @@ from tnctl.model.graph import TOWERS, Input
 from tnctl.ownership import SAVED_MODEL
 from tnctl.serving.artefact_document import local_copy
 from tnctl.serving.graph.graph_document import NAME, GraphManifest, SignatureInput
+from tnctl.serving.rows.precision import Arrays
 
 PROTO = "saved_model.pb"
 
@@ -96,7 +96,6 @@ StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformV2
 StatelessTruncatedNormal StatelessTruncatedNormalV2
 """
 OPS = frozenset(re.sub("#.*", "", _LISTED).split())
-Arrays = dict[str, NDArray[Any]]
 FULL_DISK = (OSError, tf.errors.ResourceExhaustedError)
 
 
@@ -163,7 +162,7 @@ class LoadedGraph:
         self.description = description
         self._loaded = load_graph(folder, url)  # variables live only as long as it does
 
-    def outputs(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def outputs(self, signature: str, inputs: Arrays) -> Arrays:
         """What a signature computes from the inputs [B, columns] of `packed`, by output.
 
         The inputs are cut as the signature takes them. Each array is float32 [B, *shape] with the
@@ -171,19 +170,19 @@ class LoadedGraph:
         """
         return self._run(signature, inputs_of(self.description.signatures.of(signature), inputs))
 
-    def towers(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def towers(self, inputs: Arrays) -> Arrays:
         """What signature `towers` computes from the inputs of `packed`, [B, d] by tower.
 
         Empty for a graph without this signature.
         """
         return self._run(TOWERS, inputs) if TOWERS in self._loaded.signatures else {}
 
-    def _run(self, signature: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def _run(self, signature: str, inputs: Arrays) -> Arrays:
         with tensorflow_errors("the graph does not run"):
             return run(self._loaded.signatures[signature], inputs)
 
 
-def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+def run(function: Any, inputs: Arrays) -> Arrays:
     """The outputs of a signature's function for inputs, by name.
 
     Shapes and dtypes are the signature's.
@@ -192,9 +191,7 @@ def run(function: Any, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
     return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
-def inputs_of(
-    signature: Iterable[SignatureInput | Input], packed: Mapping[str, NDArray[Any]]
-) -> Arrays:
+def inputs_of(signature: Iterable[SignatureInput | Input], packed: Arrays) -> Arrays:
     """The inputs of a signature, [B, *shape] by name, cut from the inputs of `packed`."""
     return {
         part.name: np.ascontiguousarray(

@@ -7,7 +7,7 @@ need are removed. The weights that are left become variables again, unless froze
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tnctl import files, outputs
-from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.load import Checkpoint
 from tnctl.errors import Failure, UserError, did_you_mean, refuse_if
 from tnctl.manifest import Inventory
 from tnctl.model.graph import (
@@ -45,12 +45,18 @@ from tnctl.serving.graph.loaded_graph import (
     tensorflow_errors,
 )
 from tnctl.serving.graph.serving_json import Part, describe, whole
+from tnctl.serving.rows.precision import Arrays
 from tnctl.serving.verify.golden_checks import check_graph, golden_of_checkpoint
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
 # Ops whose outputs are their inputs. A custom gradient leaves an IdentityN of all its inputs.
 PASSING = ("Identity", "IdentityN", "StopGradient")
+WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
+SIGNATURE = "serving_default"
+GOLDEN_ROWS = 200
+WARM_ROWS = 8
+Linear = Literal["sum", "inputs"]  # of linear weights: their sum, or an input of each slot
 
 
 def cut(
@@ -216,7 +222,7 @@ def sliced(
     return set(range(columns)[first : last : int(step[1])])
 
 
-def constants(graph: Any, references: list[str]) -> dict[str, NDArray[Any]]:
+def constants(graph: Any, references: list[str]) -> Arrays:
     """The values of the tensors of a graph that do not depend on its inputs, by reference.
 
     `references` name tensors as inputs of nodes do; each array has its tensor's shape and dtype.
@@ -293,14 +299,6 @@ def compare(
                     f"{output} of signature {signature} is not what the whole graph gives. Split "
                     "without head and frozen, and report it"
                 )
-
-
-WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
-SIGNATURE = "serving_default"
-
-GOLDEN_ROWS = 200
-WARM_ROWS = 8
-Linear = Literal["sum", "inputs"]  # of linear weights: their sum, or an input of each slot
 
 
 def split(
@@ -386,9 +384,7 @@ def linears_of(layout: Layout, everything: Part) -> list[Input]:
     return linears
 
 
-def requests_of(
-    checkpoint: Checkpoint, description: GraphManifest, golden: int
-) -> list[dict[str, NDArray[Any]]]:
+def requests_of(checkpoint: Checkpoint, description: GraphManifest, golden: int) -> list[Arrays]:
     """A request of one example and one of at most WARM_ROWS: golden rows, or zeros without any.
 
     Each has the inputs [B, *shape] of signature by_slot by name, float32 or int32.
@@ -407,7 +403,7 @@ def requests_of(
     return [{name: array[:count] for name, array in inputs.items()} for count in (1, WARM_ROWS)]
 
 
-def write_warmup_requests(folder: str, requests: Iterable[Mapping[str, NDArray[Any]]]) -> None:
+def write_warmup_requests(folder: str, requests: Iterable[Arrays]) -> None:
     """Write requests with which TensorFlow Serving runs a graph before it takes traffic.
 
     Each is the inputs [B, *shape] of a signature by name, float32 or int32.
@@ -419,7 +415,7 @@ def write_warmup_requests(folder: str, requests: Iterable[Mapping[str, NDArray[A
             writer.write(prediction_log(inputs))
 
 
-def prediction_log(inputs: Mapping[str, NDArray[Any]]) -> bytes:
+def prediction_log(inputs: Arrays) -> bytes:
     """The PredictionLog of one request, its inputs [B, *shape] by name.
 
     The file is a TFRecord of such messages (tensorflow_serving/apis/prediction_log.proto), of which

@@ -80,9 +80,7 @@ def translated(url: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
-        if not isinstance(error, library().RedisError):
-            raise
+    except library().RedisError as error:
         raise Failure(f"{shown(url)} {_message(error)}") from error
 
 

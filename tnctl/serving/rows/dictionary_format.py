@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.manifest import Inventory, Manifest
@@ -20,7 +20,7 @@ from tnctl.serving.rows.file_format import (
     records_of,
     reported_damage,
 )
-from tnctl.serving.rows.precision import Bools, Payloads, Precision, RowShape, Uint64s
+from tnctl.serving.rows.precision import Bools, Payloads, Precision, Records, RowShape, Uint64s
 from tnctl.serving.rows.selection import Group
 from tnctl.tables.dictionary import (
     Dictionary,
@@ -61,10 +61,7 @@ class GroupDictionaryWriter:
         self._writer = DictionaryWriter(
             stack.enter_context(inventory.writing(names["file"])).write,
             salt=group.salt,
-            linear=shape.linear,
-            width=shape.width,
-            cvm=shape.cvm,
-            precision=shape.precision,
+            **asdict(shape),
             stride=shape.stride,
             records=group.rows + group.removed,
             removed=group.removed,
@@ -99,7 +96,7 @@ class DictionaryGroup:
             if (*counts, str(stored.salt)) != (entry.rows, entry.removed, entry.salt):
                 raise ValueError("its keys are not those that the manifest says")
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
         return [
             self._records(max(1, file_format.BYTES_PER_READ // count // (self._shape.stride + 8)))
         ]
@@ -107,7 +104,7 @@ class DictionaryGroup:
     def close(self) -> None:
         self.dictionary.close()
 
-    def _records(self, at_once: int) -> Iterator[NDArray[Any]]:
+    def _records(self, at_once: int) -> Iterator[Records]:
         last, rows = -1, self.dictionary.rows
         with reported_damage(self._url):
             for first in range(0, rows, at_once):

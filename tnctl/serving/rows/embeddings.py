@@ -8,25 +8,24 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
 from tnctl.serving.rows.export_document import (
+    ALL_HASHES,
     MOST_DELTAS,
     ExportManifest,
     FileGroup,
+    HashRange,
     RowsManifest,
 )
 from tnctl.serving.rows.export_formats import format_of, server_format
 from tnctl.serving.rows.file_format import FileFormat, Lookup, StoredGroup, hashes_of
-from tnctl.serving.rows.precision import LookedUp, RowShape, Uint64s
+from tnctl.serving.rows.precision import LookedUp, Records, RowShape, Uint64s
 
-HashRange = tuple[int, int]  # the first and the last, both inclusive
-ALL_HASHES: HashRange = (0, 2**64 - 1)
 PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
 GRACE = 600  # seconds that readers of a server keep the previous version
 
@@ -38,7 +37,7 @@ def overlap(a: HashRange, b: HashRange) -> bool:
 
 @dataclass(frozen=True)
 class PartedGroup:
-    """The parts of a group in one export, each with its range of hashes: a `StoredGroup`.
+    """The parts of a group in one export, each with its range of hashes.
 
     A group that is not in parts is one part.
     """
@@ -49,7 +48,7 @@ class PartedGroup:
         """The part whose range has a hash."""
         return next(part for (first, last), part in self.parts if first <= hash_ <= last)
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
         """As in StoredGroup, one part after the other."""
         of_parts = [part.sources(count) for _, part in self.parts]
         return [chain.from_iterable(filter(None, parts)) for parts in zip_longest(*of_parts)]
@@ -72,11 +71,11 @@ def lookup_in_parts(
     edges = np.array(starts, np.uint64)
 
     def of_ids(ids: Uint64s) -> LookedUp:
-        places = np.searchsorted(edges, hashes_of(entry.group, ids), side="right") - 1
+        indices = np.searchsorted(edges, hashes_of(entry.group, ids), side="right") - 1
         rows = np.zeros((len(ids), entry.shape.columns), np.float32)
         known = np.zeros(len(ids), bool)
-        for number, lookup in enumerate(lookups):
-            chosen = np.flatnonzero(places == number)
+        for index, lookup in enumerate(lookups):
+            chosen = np.flatnonzero(indices == index)
             if len(chosen):
                 rows[chosen], known[chosen] = lookup(np.ascontiguousarray(ids[chosen]))
         return rows, known
@@ -134,7 +133,7 @@ class FileEmbeddings:
                                 closing(format.open_group(folder, content, part, temporary))
                             ),
                         )
-                        for part, of_part in zip(entry.stored, entry.ranges, strict=True)
+                        for of_part, part in entry.stored
                         if overlap(of_part, hashes)
                     ]
                     stored = self._stored.setdefault(entry.group, [])
@@ -186,11 +185,11 @@ def open_embeddings(url: str, prefix: str = PREFIX, hashes: HashRange = ALL_HASH
         unchecked = {
             name
             for group in content.groups
-            for part, of_part in zip(group.stored, group.ranges, strict=True)
+            for of_part, part in group.stored
             if fetched or not overlap(of_part, hashes)
             for name in part.names
         }
-        for name in content.files.keys() - unchecked:
+        for name in (name for name in content.files if name not in unchecked):
             with manifest.present(folder, content, name):
                 manifest.check_stored(folder, content, name, "Export again")
     return FileEmbeddings(exports, hashes)

@@ -20,22 +20,22 @@ from tnctl.progress import Display, say
 from tnctl.schema import Conf
 from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
 from tnctl.serving.rows.embeddings import (
-    ALL_HASHES,
     GRACE,
     PREFIX,
     Embeddings,
     FileEmbeddings,
-    HashRange,
     chain_of,
     open_embeddings,
 )
 from tnctl.serving.rows.export_document import (
+    ALL_HASHES,
     MOST_DELTAS,
     Base,
     ExportManifest,
     FileGroup,
     Filter,
     GroupRows,
+    HashRange,
     Pooling,
     RowsManifest,
     SlotEntry,

@@ -24,6 +24,8 @@ from tnctl.serving.rows.export_formats import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, PrecisionError, RowShape
 
 MOST_WIDTH = 65_536  # floats of an embedding
+HashRange = tuple[int, int]  # the first and the last, both inclusive
+ALL_HASHES: HashRange = (0, 2**64 - 1)
 MOST_DELTAS = 8  # on top of a full export
 OF_A_PART = ("rows", "removed", "file", "removed_file", "index")  # else as of the group
 
@@ -127,21 +129,17 @@ class FileGroup(GroupRows):
         return self.file
 
     @property
-    def stored(self) -> "tuple[FileGroup, ...]":
-        """The parts as groups of their own, in the order of hashes; without parts the group."""
+    def stored(self) -> "list[tuple[HashRange, FileGroup]]":
+        """The parts as groups of their own with their hashes; without parts the group with all."""
         if self.parts is None:
-            return (self,)
-        return tuple(
-            replace(self, parts=None, **{name: getattr(part, name) for name in OF_A_PART})
+            return [(ALL_HASHES, self)]
+        return [
+            (
+                (int(part.first, 16), int(part.last, 16)),
+                replace(self, parts=None, **{name: getattr(part, name) for name in OF_A_PART}),
+            )
             for part in self.parts
-        )
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The first and the last hash of each of `stored`."""
-        if self.parts is None:
-            return ((0, 2**64 - 1),)
-        return tuple((int(part.first, 16), int(part.last, 16)) for part in self.parts)
+        ]
 
     @property
     def names(self) -> list[str]:

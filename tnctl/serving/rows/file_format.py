@@ -7,12 +7,12 @@ Readers give records in ascending order of the hashes of their keys.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure
@@ -24,6 +24,7 @@ from tnctl.serving.rows.precision import (
     LookedUp,
     Payloads,
     Precision,
+    Records,
     RowShape,
     Uint64s,
     decode,
@@ -56,7 +57,7 @@ class GroupWriter(Protocol):
 class StoredGroup(Protocol):
     """The files of one group in one export, open for reading."""
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
         """All records, in sources without a key in common, each ascending by hash.
 
         Arrays [n] of record_dtype, each with a `count`-th of the memory. Raises Failure.
@@ -111,9 +112,7 @@ def record_dtype(shape: RowShape) -> np.dtype[Any]:
     )
 
 
-def records_of(
-    ids: Uint64s, removed: Any, payload: Payloads | None, shape: RowShape
-) -> NDArray[Any]:
+def records_of(ids: Uint64s, removed: Any, payload: Payloads | None, shape: RowShape) -> Records:
     """Records, record_dtype [n], of ids uint64 [n] with payloads uint8 [n, stride].
 
     `removed` is bool [n] or one bool for all; `payload` is None when all are removed.
@@ -268,14 +267,16 @@ class BlockWriter:
             buffer.flush()
 
 
+@dataclass(frozen=True)
 class BlockGroup:
     """A group whose files are read from end to end, however few keys are looked up."""
 
-    def __init__(self, format: BlockFormat, folder: str, entry: FileGroup) -> None:
-        self._format, self._folder, self._entry = format, folder, entry
+    format: BlockFormat
+    folder: str
+    entry: FileGroup
 
-    def sources(self, count: int = 1) -> list[Iterator[NDArray[Any]]]:
-        size, entry = BYTES_PER_READ // count, self._entry
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
+        size, entry = BYTES_PER_READ // count, self.entry
         rows = self._records(entry.rows_file, entry.shape, entry.rows, size)
         if entry.removed_file is None:
             return [rows]
@@ -286,17 +287,17 @@ class BlockGroup:
 
     def _records(
         self, name: str, shape: RowShape | None, rows: int, size: int
-    ) -> Iterator[NDArray[Any]]:
+    ) -> Iterator[Records]:
         """The records of a file. Raises Failure unless they are as many, in order of hashes."""
-        last, url = -1, files.join(self._folder, name)
+        last, url = -1, files.join(self.folder, name)
         with (
             reported_damage(url, OSError),  # which Arrow raises too
             files.open_input(url, decompress=False) as file,
         ):
-            for ids, payload in self._format.read_blocks(file, shape, size):
+            for ids, payload in self.format.read_blocks(file, shape, size):
                 if len(ids):
-                    last = last_of_ascending(last, hashes_of(self._entry.group, ids))
+                    last = last_of_ascending(last, hashes_of(self.entry.group, ids))
                     rows -= len(ids)
-                    yield records_of(ids, shape is None, payload, self._entry.shape)
+                    yield records_of(ids, shape is None, payload, self.entry.shape)
             if rows:
                 raise ValueError("it has not as many rows as its manifest says")

@@ -4,10 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files, outputs
 from tnctl.checkpoint import merging
@@ -22,7 +20,7 @@ from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
 from tnctl.serving.rows.export_formats import server_format
 from tnctl.serving.rows.file_format import hashes_of, record_dtype
-from tnctl.serving.rows.precision import error_of_rows
+from tnctl.serving.rows.precision import Records, error_of_rows
 from tnctl.serving.rows.selection import Group
 
 
@@ -97,7 +95,7 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
     return tuple(entries)
 
 
-def merged(group: FileGroup, chain: FileEmbeddings) -> Iterator[NDArray[Any]]:
+def merged(group: FileGroup, chain: FileEmbeddings) -> Iterator[Records]:
     """The rows of a group in a chain: the newest of each key, without those that were removed.
 
     Arrays [n] of record_dtype, ascending by hash.

@@ -7,22 +7,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import rows
+from tnctl.checkpoint import rows, tombstones
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.document import LAST_HASH, Table
+from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.checkpoint.merging import Cursor
-from tnctl.checkpoint.rows import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.table_document import Table
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Slot
-from tnctl.serving.rows.export_document import Filter, RowsManifest, Threshold, stem_of
-from tnctl.serving.rows.precision import Bools, Floats, Precision, RowShape, Uint64s, encode, parted
+from tnctl.serving.rows.export_document import (
+    ALL_HASHES,
+    Filter,
+    HashRange,
+    RowsManifest,
+    Threshold,
+    stem_of,
+)
+from tnctl.serving.rows.precision import (
+    Bools,
+    Floats,
+    Precision,
+    Records,
+    RowShape,
+    Uint64s,
+    encode,
+    parted,
+)
 from tnctl.tables import REMOVED_DTYPE, cvm_columns, decay_factors, key_hashes
 from tnctl.tables.columns import group_salt
 
@@ -106,7 +121,7 @@ class Wanted:
     precision: Precision = "float32"
     since: RowsManifest | None = None
     part: int | None = None
-    hashes: tuple[int, int] = (0, LAST_HASH)
+    hashes: HashRange = ALL_HASHES
 
 
 def select(
@@ -185,10 +200,10 @@ class SelectedRecords:
     `removed` are keys without a record, which come before the next block.
     """
 
-    records: NDArray[Any]
+    records: Records
     taken: Bools
     gone: Bools
-    removed: NDArray[Any]
+    removed: Records
 
 
 class TableSelection:
@@ -281,7 +296,7 @@ class TableSelection:
                 group = groups[int(numbers[start])]
                 yield Part(group, ids[part], hashes[part], floats[part], removed)
 
-    def rows(self, records: NDArray[Any], moment: Moment) -> Floats:
+    def rows(self, records: Records, moment: Moment) -> Floats:
         """The floats of records as they are read at a moment, float32 [n, columns]."""
         floats = np.empty((len(records), self.shape.columns), np.float32)
         linear, embedding, counts = parted(floats, self.shape)
@@ -321,14 +336,14 @@ class TableSelection:
             yield SelectedRecords(no_records, none, none, removed.take()[0])
             removed.read()
 
-    def _removed(self) -> Iterator[NDArray[Any]]:
+    def _removed(self) -> Iterator[Records]:
         """The keys of the chosen groups that a delta has as removed ones."""
         if self._then is None:
             return
         for keys in rows.tombstones(self._checkpoint, self._table.name, *self._hashes):
             yield keys[(keys["step"] >= self._then.step) & self._chosen[keys["group"]]]
 
-    def _judged(self, records: NDArray[Any]) -> tuple[Bools, Bools]:
+    def _judged(self, records: Records) -> tuple[Bools, Bools]:
         """Which records the export has as rows, and which a delta has as removed keys."""
         then, chosen = self._then, self._chosen[records["group"]]
         passes = self._passing(records, self._now) & chosen
@@ -352,7 +367,7 @@ class TableSelection:
         counted = self.shape.cvm and list(then.days)[-1:] != list(self._now.days)[-1:]
         return counted or (decaying and then.step != self._now.step)
 
-    def _passing(self, records: NDArray[Any], moment: Moment) -> Bools:
+    def _passing(self, records: Records, moment: Moment) -> Bools:
         """Which records the filter's counts let through at a moment."""
         passing = np.ones(len(records), bool)
         if not self._filter.counts or not len(records):
@@ -430,7 +445,7 @@ def check_since(checkpoint: Checkpoint, wanted: Wanted, since: RowsManifest) -> 
         )
     kept = conf_of(checkpoint.conf(), checkpoint.folder).save.tombstone_days
     calendar = checkpoint.clock.days or checkpoint.calendar
-    if rows.first_step_kept(calendar, kept) > step + 1:
+    if tombstones.first_step_kept(calendar, kept) > step + 1:
         raise UserError(
             f"the export of since= is of step {step:,} ({folder}), and what was removed since is "
             f"kept for {kept} days only (save.tombstone_days): export in full, without since="

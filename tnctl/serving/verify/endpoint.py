@@ -9,13 +9,12 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.model.graph import BY_SLOT
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.rows.precision import Floats
+from tnctl.serving.rows.precision import Arrays, Floats
 
 SECONDS = 30.0
 ROWS = 32  # of a request
@@ -23,7 +22,6 @@ COLUMNAR, ROW = "columns", "rows"
 # The keys of examples, and of the outputs in an answer.
 FORMS = {COLUMNAR: ("inputs", "outputs"), ROW: ("instances", "predictions")}
 MOST_BYTES = 64 << 20  # of an answer
-Arrays = dict[str, NDArray[Any]]
 # NaN and infinite numbers pass here, and are named for what they are.
 Number = Annotated[float, Field(strict=True)]
 NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Number] | list[list[Number]])

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tnctl import files, manifest
 from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
@@ -27,11 +26,11 @@ from tnctl.schema import Conf
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
 from tnctl.serving.rows.embeddings import Embeddings
-from tnctl.serving.rows.precision import Floats
+from tnctl.serving.rows.precision import Arrays, Floats
 
 WAY = "Take the golden rows of this graph"
 TOLERANCE = 2e-5  # of a logit, times 1 + |logit|
@@ -129,7 +128,7 @@ def check_embeddings(
     lines, deviation = golden.lines, GoldenDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
-            if wrong := first_difference(description, name, array, expected[name]):
+            if wrong := first_difference(name, array, expected[name]):
                 raise Failure(
                     f"the exported rows do not give the trainer's inputs: {golden.url}, {wrong}. "
                     "Nothing was exported: export again, or from another checkpoint"
@@ -221,9 +220,7 @@ def encoded_rows(golden: GoldenFile, description: GraphManifest) -> Encoded:
     return encoded
 
 
-def first_difference(
-    description: GraphManifest, name: str, received: NDArray[Any], expected: NDArray[Any]
-) -> str | None:
+def first_difference(name: str, received: Floats, expected: Floats) -> str | None:
     """Where an input [B, columns] of `packed` first differs from the expected one, or None.
 
     0.0 and -0.0 do not differ: the sign of a sum of zeros has no meaning.
@@ -232,15 +229,13 @@ def first_difference(
     if not len(wrong):
         return None
     row, column = wrong[0].tolist()
-    parts = (part for part in description.signatures.by_slot if part.source == name)
-    place = next((part.name for part in parts if part.at <= column < part.end), name)
     return (
-        f"line {row + 1}: {place} (column {column} of {name}) is {expected[row, column].item()!r} "
-        f"there and {received[row, column].item()!r} of these rows"
+        f"line {row + 1}: column {column} of {name} is {expected[row, column].item()!r} there and "
+        f"{received[row, column].item()!r} of these rows"
     )
 
 
-def deviation_of(received: NDArray[Any], expected: NDArray[Any]) -> float:
+def deviation_of(received: Floats, expected: Floats) -> float:
     """The largest deviation of outputs [B, ...] from `expected`, as a multiple of 1 + |expected|.
 
     Infinite for NaN, and for outputs of another shape.

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tnctl import manifest
-from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.batches import Batch, joined
 from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
-from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.evaluation.model_readers import LocalReader, Readers
@@ -28,10 +27,10 @@ from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.schema import Conf
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
-from tnctl.serving.graph.loaded_graph import Arrays, LoadedGraph, inputs_of, open_graph, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
 from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
-from tnctl.serving.rows.precision import Floats, LookedUp, Uint64s
+from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 from tnctl.serving.verify.endpoint import Endpoint
 from tnctl.serving.verify.golden_checks import (
     TOLERANCE,
@@ -160,7 +159,7 @@ class Examples:
         conf = conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
         try:
             # One batch: an export is read once, however small the batches of training are.
-            batch = joined(list(windows(Source(conf, split), features, limit=EXAMPLES)))
+            batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
         except AbsentError as error:
             raise Failure(
                 f"{error}. Or compare with the golden rows alone: graph=URL embeddings=URL "
