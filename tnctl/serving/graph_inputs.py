@@ -19,7 +19,7 @@ from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
-from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS
+from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.serving.graph.graph_document import (
     OF_LINEAR,
     GraphManifest,
@@ -29,6 +29,7 @@ from tnctl.serving.graph.graph_document import (
 )
 from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
+from tnctl.tables.records import CVM_COLUMNS
 
 # Of a group's name and ids uint64 [n]: rows float32 [n, columns], and which are known, bool [n].
 Lookup = Callable[[str, Uint64s], LookedUp]

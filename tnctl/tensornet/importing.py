@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files, outputs
-from tnctl.checkpoint import listing, parts, rows, sketch_file
+from tnctl.checkpoint import listing, rows
 from tnctl.checkpoint.chain import FOLDER, name_of
 from tnctl.checkpoint.document import (
     Clock,
@@ -22,8 +22,7 @@ from tnctl.checkpoint.document import (
     WarmInput,
     WarmReport,
 )
-from tnctl.checkpoint.owners import spool_of
-from tnctl.checkpoint.parts import GroupPart, PartSize, StagedPart, TablePart
+from tnctl.checkpoint.owners import GroupPart, PartSize, StagedPart, TablePart, named, spool_of
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
@@ -218,7 +217,7 @@ class Saving:
         part_count = max((parted.count for _, parted in sources), default=1)
         count = min(rows.files_needed(most, size), part_count)  # of at most MOST_PARTS
         suffix = ".zst" if self.conf.save.compression == "zstd" else ""
-        names = parts.named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
+        names = named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
         shift = 64 - (part_count.bit_length() - 1)
         entries = rows.write_files(
             inventory.writing,
@@ -231,7 +230,7 @@ class Saving:
             GroupPart(name=name, rows=joined.counts.rows[number], evicted=0, waiting=0)
             for name, number in layout.groups.items()
         )
-        sketch = sketch_file.write(inventory.writing, f"tables/{layout.name}", sparse)
+        sketch = rows.write_sketch(inventory.writing, names.sketch, sparse.sketch, {})
         return TablePart(
             name=layout.name, groups=groups, files=entries, sketch=sketch
         ), joined.counts

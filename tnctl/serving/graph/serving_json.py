@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
 from tnctl.data.statistics import Scale, Statistics
@@ -22,7 +22,7 @@ from tnctl.model.graph import (
     packed_inputs,
     slot_inputs,
 )
-from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
+from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.schema import Conf, Data, Label, Numeric, time_columns
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.graph.graph_document import (
@@ -39,6 +39,7 @@ from tnctl.serving.graph.graph_document import (
     TimeColumn,
     has_times,
 )
+from tnctl.tables.records import CVM_COLUMNS
 
 Described = TypeVar("Described")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tnctl import files, outputs
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.errors import Failure, UserError, did_you_mean, refuse_if
 from tnctl.manifest import Inventory
 from tnctl.model.graph import (

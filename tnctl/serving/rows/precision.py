@@ -16,8 +16,9 @@ from pydantic import Field
 
 from tnctl.documents import Finite
 from tnctl.errors import Failure
-from tnctl.model.layout import CVM_COLUMNS, EMBEDDING, LINEAR
+from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.serving.artefact_document import document
+from tnctl.tables.records import CVM_COLUMNS
 
 # Arrays: of floats float32, of ids or hashes uint64, of stored rows uint8 [n, stride].
 Records = NDArray[Any]  # of record_dtype, or of the record dtype of a table

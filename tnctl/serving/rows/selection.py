@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import rows, tombstones
+from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.checkpoint.decayed_rows import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.document import Table
 from tnctl.checkpoint.merging import Cursor
-from tnctl.checkpoint.table_document import Table
+from tnctl.checkpoint.rows import as_read, known_rows, shows_as_read, unseen_days
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.saved_conf import conf_of
@@ -445,7 +445,7 @@ def check_since(checkpoint: Checkpoint, wanted: Wanted, since: RowsManifest) -> 
         )
     kept = conf_of(checkpoint.conf(), checkpoint.folder).save.tombstone_days
     calendar = checkpoint.clock.days or checkpoint.calendar
-    if tombstones.first_step_kept(calendar, kept) > step + 1:
+    if rows.first_step_kept(calendar, kept) > step + 1:
         raise UserError(
             f"the export of since= is of step {step:,} ({folder}), and what was removed since is "
             f"kept for {kept} days only (save.tombstone_days): export in full, without since="

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tnctl import manifest
-from tnctl.checkpoint.load import Checkpoint
+from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data.batches import Batch, joined
 from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
+from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
 from tnctl.evaluation.model_readers import LocalReader, Readers
@@ -159,7 +160,7 @@ class Examples:
         conf = conf_of_day(conf, checkpoint.days[-1].day) if checkpoint.days else conf
         try:
             # One batch: an export is read once, however small the batches of training are.
-            batch = joined(list(windows(conf, features, split, limit=EXAMPLES)))
+            batch = joined(list(windows(Source(conf, split), features, limit=EXAMPLES)))
         except AbsentError as error:
             raise Failure(
                 f"{error}. Or compare with the golden rows alone: graph=URL embeddings=URL "
