@@ -532,7 +532,11 @@ def stored(number, parent=None, problem=None):
     ],
 )  # fmt: skip
 def test_what_is_pruned(checkpoints, keep, protected, removed):
-    plan = listing.plan(listing.with_chains(checkpoints), keep, protected)
+    entries = {}
+    for entry in checkpoints:
+        problem = entry.problem or listing.broken_link(entry, entries)
+        entries[entry.name] = replace(entry, problem=problem)
+    plan = listing.plan([*entries.values()], keep, protected)
     assert [checkpoint.step for checkpoint in plan.removed] == removed
     assert {*plan.kept} == {
         checkpoint.name for checkpoint in checkpoints if checkpoint.step not in removed

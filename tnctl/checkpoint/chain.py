@@ -86,11 +86,6 @@ class Checkpoint:
         return list(self.manifest.data)
 
     @property
-    def parent(self) -> Parent | None:
-        """Of a delta, what it is built on."""
-        return self.manifest.parent
-
-    @property
     def statistics(self) -> Statistics:
         return Statistics.from_measured(self.manifest.statistics)
 
@@ -146,46 +141,29 @@ class Checkpoint:
     def chain(self) -> list["Checkpoint"]:
         """The full checkpoint that this one is built on, the deltas since, and this one.
 
-        Raises DamagedError where one is missing, is not the one it was, or is of a later step.
+        Raises DamagedError where one is missing, or is not the one it was.
         """
         return list(self._chain)
 
     @cached_property
     def _chain(self) -> tuple["Checkpoint", ...]:
         links = [self]
-        while (parent := links[0].parent) is not None:
+        while (parent := links[0].manifest.parent) is not None:
             links.insert(0, _parent_of(links[0], parent))
-            if links[0].folder in {link.folder for link in links[1:]}:
-                raise self.damaged(f"{self.folder} is a delta of itself")
         return tuple(links)
 
 
 def _parent_of(child: Checkpoint, parent: Parent) -> Checkpoint:
     """The checkpoint that a delta is built on."""
     folder = files.join(split(child.folder)[0], parent.folder)
-
-    def broken(what: str) -> DamagedError:
-        way = "Bring that one back, or take an earlier checkpoint"
-        return DamagedError(child.folder, f"{child.folder} is a delta of {what}", way)
-
     if not files.exists(files.join(folder, manifest.NAME)):
-        raise broken(f"{folder}, which is not there or not complete")
-    checkpoint = open_checkpoint(folder)
-    if checkpoint.manifest.sha256 != parent.sha256:
-        raise broken(f"another {folder} than the one that is there")
-    if checkpoint.step > child.step:
-        raise broken(f"{folder}, whose step {checkpoint.step:,} is after its own, {child.step:,}")
-    if _shape(checkpoint) != _shape(child):
-        raise broken(f"{folder}, whose tables are others")
-    return checkpoint
-
-
-def _shape(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What is equal in all checkpoints of a chain: tables, their records and groups."""
-    return {
-        table.name: (table.record, {group.name: group.number for group in table.groups})
-        for table in checkpoint.manifest.tables
-    }
+        what = f"{folder}, which is not there or not complete"
+    elif (checkpoint := open_checkpoint(folder)).manifest.sha256 != parent.sha256:
+        what = f"another {folder} than the one that is there"
+    else:
+        return checkpoint
+    way = "Bring that one back, or take an earlier checkpoint"
+    raise DamagedError(child.folder, f"{child.folder} is a delta of {what}", way)
 
 
 def following(parent: Checkpoint | None, folder: str, manifest: CheckpointManifest) -> Checkpoint:

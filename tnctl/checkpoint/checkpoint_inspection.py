@@ -62,7 +62,7 @@ def inspect_table(
     done = sum(of_table["rows"] for of_table in earlier)
     removed = sum(len(removed) for removed in rows.tombstones(checkpoint, table.name))
     findings = RowFigures(checkpoint, table)
-    for records in rows.known_rows(checkpoint, table.name):
+    for records in rows.stream(checkpoint, table.name):
         findings.add(records)
         read = done + int(findings.counts.sum())
         display.update(read, f"{read:,} rows")

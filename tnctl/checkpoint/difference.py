@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint import dense_file
+from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.checkpoint_inspection import validation_figures
 from tnctl.checkpoint.document import Table
 from tnctl.checkpoint.merging import Cursor, DisorderError, ranges
-from tnctl.checkpoint.rows import keys_of, known_rows
 from tnctl.errors import Failure
 from tnctl.progress import Display
 from tnctl.schema import differences
@@ -95,9 +94,9 @@ def compare_table(
             findings.incomparable.append(f"table {name}")
     cursors, numbers = [], []
     for checkpoint, table in sides:
-        stream = iter(()) if table is None else known_rows(checkpoint, name)
+        stream = iter(()) if table is None else rows.stream(checkpoint, name)
         shape = table or tables[0]
-        cursors.append(Cursor(stream, keys_of(shape), shape.record_dtype))
+        cursors.append(Cursor(stream, rows.keys_of(shape), shape.record_dtype))
         numbers.append({group.name: group.number for group in shape.groups})
     done = 0
     try:

@@ -58,8 +58,11 @@ class Stored:
 
 def stored(folder: str) -> list[Stored]:
     """What is in a folder of checkpoints, the oldest first."""
-    names = [name for name in files.list_folder(folder) if NAME.fullmatch(name)]
-    return with_chains([_stored(folder, name) for name in names])
+    entries: dict[str, Stored] = {}
+    for name in filter(NAME.fullmatch, files.list_folder(folder)):
+        entry = _stored(folder, name)
+        entries[name] = replace(entry, problem=entry.problem or broken_link(entry, entries))
+    return [*entries.values()]
 
 
 def _stored(parent: str, name: str) -> Stored:
@@ -73,24 +76,16 @@ def _stored(parent: str, name: str) -> Stored:
         return Stored(name, folder, None, str(error))
 
 
-def with_chains(entries: list[Stored]) -> list[Stored]:
-    """The same, ascending by step, with the problem of each whose chain of parents is broken."""
-    checked: dict[str, Stored] = {}
-    for entry in entries:
-        problem = entry.problem or broken_link(entry, checked)
-        checked[entry.name] = replace(entry, problem=problem)
-    return [*checked.values()]
-
-
 def broken_link(delta: Stored, earlier: dict[str, Stored]) -> str | None:
     """Why a delta cannot be read from the checkpoints before it, by name; None when it can."""
-    if delta.manifest is None or delta.manifest.parent is None:
+    link = None if delta.manifest is None else delta.manifest.parent
+    if link is None:
         return None
-    parent = earlier.get(delta.manifest.parent.folder)
+    parent = earlier.get(link.folder)
     if parent is None or parent.manifest is None or parent.problem is not None:
-        return f"{delta.folder} is a delta of {delta.parent}, which is not there or damaged"
-    if delta.manifest.parent.sha256 != parent.manifest.sha256:
-        return f"{delta.folder} is a delta of another {delta.parent} than the one that is there"
+        return f"{delta.folder} is a delta of {link.folder}, which is not there or damaged"
+    if link.sha256 != parent.manifest.sha256:
+        return f"{delta.folder} is a delta of another {link.folder} than the one that is there"
     return None
 
 

@@ -130,21 +130,17 @@ def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[Ne
     Of a key that several have, the first one's record wins. A block is as large as what was read.
     """
     for taken in ranges([Cursor(source, keys) for source in sources]):
-        yield _winners(*map(list, zip(*taken, strict=True)))
-
-
-def _winners(parts: list[NDArray[Any]], hashes: list[NDArray[np.uint64]]) -> NewestRecords:
-    """The first part's record of each key, in (hash, group) order."""
-    lengths = [len(part) for part in parts]
-    source = np.repeat(np.arange(len(parts)), lengths)
-    position = np.concatenate([np.arange(length) for length in lengths])
-    hash_ = np.concatenate(hashes)
-    group = np.concatenate([part["group"] for part in parts])
-    order = np.argsort(hash_, kind="stable")
-    same_hash = hash_[order[1:]] == hash_[order[:-1]]
-    if (same_hash & (group[order[1:]] != group[order[:-1]])).any():
-        order = np.lexsort((source, group, hash_))
-    first = np.ones(len(order), bool)
-    first[1:] = (hash_[order[1:]] != hash_[order[:-1]]) | (group[order[1:]] != group[order[:-1]])
-    order = order[first]
-    return NewestRecords(parts, source[order], position[order])
+        parts = [records for records, _ in taken]
+        lengths = [len(part) for part in parts]
+        source = np.repeat(np.arange(len(parts)), lengths)
+        position = np.concatenate([np.arange(length) for length in lengths])
+        hash_ = np.concatenate([hashes for _, hashes in taken])
+        group = np.concatenate([part["group"] for part in parts])
+        order = np.argsort(hash_, kind="stable")
+        same_hash = hash_[order[1:]] == hash_[order[:-1]]
+        if (same_hash & (group[order[1:]] != group[order[:-1]])).any():
+            order = np.lexsort((source, group, hash_))
+        hash_, group = hash_[order], group[order]
+        first = np.append(True, (hash_[1:] != hash_[:-1]) | (group[1:] != group[:-1]))
+        order = order[first[: len(order)]]
+        yield NewestRecords(parts, source[order], position[order])

@@ -170,7 +170,7 @@ def merged_files(
 class Owners(Protocol):
     """The processes that have the rows; each call returns when all of them have done their part.
 
-    Lists are in the order of ranks, which is that of the shards. `model` is the one of this
+    Lists are in the order of ranks, as the shards are. `model` is the one of this
     process; the others use their own, which are at the same step.
     """
 

@@ -158,25 +158,16 @@ def stream(
     table's record dtype, of a few MiB at most. Raises DamagedError, for a damaged file only after
     the records in it.
     """
-    count = 0
+    count, known = 0, np.zeros(1 << 16, bool)
+    known[[group.number for group in checkpoint.table(table).groups]] = True
     with offering(checkpoint):
         for records in _newest(checkpoint, table, True, first, last):
+            if not known[records["group"]].all():
+                raise_damage(checkpoint, table, "has a row of a group that is not there")
             count += len(records)
             yield records
         if (first, last) == (0, LAST_HASH):
             check_count(checkpoint, table, count)
-
-
-def known_rows(
-    checkpoint: Checkpoint, table: str, first: int = 0, last: int = LAST_HASH
-) -> Iterator[NDArray[Any]]:
-    """As `stream`; raises DamagedError for a row of a group that the manifest does not have."""
-    known = np.zeros(1 << 16, bool)
-    known[[group.number for group in checkpoint.table(table).groups]] = True
-    for records in stream(checkpoint, table, first, last):
-        if not known[records["group"]].all():
-            raise_damage(checkpoint, table, "has a row of a group that is not there")
-        yield records
 
 
 def tombstones(

@@ -105,7 +105,7 @@ def stage(
     *,
     parent: Checkpoint | None = None,
 ) -> CheckpointManifest:
-    """Write the files of a checkpoint but those of tables, which are staged, and golden.jsonl.
+    """Write the files of a checkpoint, without golden.jsonl and what is staged: the tables' files.
 
     Returns its manifest without `files`. It is a delta of `parent`, or a full one.
     """

@@ -57,12 +57,12 @@ class GoldenRows:
         self._rows = [
             GoldenLine(
                 row=rows[row],
-                ids={name: list(map(str, of_rows[number])) for name, of_rows in ids.items()},
-                weights={name: of_rows[number] for name, of_rows in weights.items()} or None,
+                ids={name: list(map(str, of_rows[index])) for name, of_rows in ids.items()},
+                weights={name: of_rows[index] for name, of_rows in weights.items()} or None,
                 logits={},
                 predictions={},
             )
-            for number, row in enumerate(kept)
+            for index, row in enumerate(kept)
         ]
         self._window = features.batch(columns)
 

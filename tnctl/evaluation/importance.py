@@ -130,9 +130,9 @@ def _logits_shuffled(
 def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Batch]]:
     """Every batch, and the rows of its window whose values its rows get, drawn without repeats."""
     size = window_rows(conf.data.window, conf.train.batch_rows)
-    for number, window in enumerate(_windows(ahead, size)):
+    for index, window in enumerate(_windows(ahead, size)):
         in_file_order = np.arange(window.rows, dtype=np.uint32)
-        drawn = c_columns.permutation(conf.seed, SHUFFLES, number, window.rows)
+        drawn = c_columns.permutation(conf.seed, SHUFFLES, index, window.rows)
         yield from zip(
             batches(window, in_file_order, conf.train.batch_rows),
             batches(window, drawn, conf.train.batch_rows),
@@ -167,17 +167,17 @@ def exchanged(batch: Batch, donor: Batch, layout: Layout, names: AbstractSet[str
         column, width = layout.numeric_columns[name]
         of_input = slice(column - layout.numeric_at, column - layout.numeric_at + width)
         changed.numeric[:, of_input] = donor.numeric[:, of_input]
-    for number, table in enumerate(layout.tables):
+    for index, table in enumerate(layout.tables):
         if names.isdisjoint(table.slots):
             continue
         moved = np.repeat([slot in names for slot in table.slots], table.spreads)
-        _exchange_cells(changed, donor, number, np.tile(moved, batch.rows))
+        _exchange_cells(changed, donor, index, np.tile(moved, batch.rows))
     return changed
 
 
-def _exchange_cells(changed: Batch, donor: Batch, number: int, moved: NDArray[np.bool_]) -> None:
-    """Put the donor's ids and weights into those cells of a table that are `moved` [cells]."""
-    kept, given = np.diff(changed.offsets[number]), np.diff(donor.offsets[number])
+def _exchange_cells(changed: Batch, donor: Batch, index: int, moved: NDArray[np.bool_]) -> None:
+    """Put the donor's ids and weights into the cells of a table that are `moved` [cells]."""
+    kept, given = np.diff(changed.offsets[index]), np.diff(donor.offsets[index])
     lengths = np.where(moved, given, kept)
     # Of all ids: which of the batch are kept, which of the donor are taken, where these come.
     stays, taken = np.repeat(~moved, kept), np.repeat(moved, given)
@@ -188,11 +188,11 @@ def _exchange_cells(changed: Batch, donor: Batch, number: int, moved: NDArray[np
         result[places], result[~places] = of_donor[taken], of_batch[stays]
         return result
 
-    weights, donor_weights = changed.weights[number], donor.weights[number]
-    changed.ids[number] = mixed(changed.ids[number], donor.ids[number])
+    weights, donor_weights = changed.weights[index], donor.weights[index]
+    changed.ids[index] = mixed(changed.ids[index], donor.ids[index])
     if weights is not None and donor_weights is not None:
-        changed.weights[number] = mixed(weights, donor_weights)
-    changed.offsets[number] = np.append(0, np.cumsum(lengths)).astype(np.uint32)
+        changed.weights[index] = mixed(weights, donor_weights)
+    changed.offsets[index] = np.append(0, np.cumsum(lengths)).astype(np.uint32)
 
 
 class Source(NamedTuple):
@@ -286,7 +286,7 @@ def rows_and_bytes(
 def sampled_norms(
     table: SparseTable, rows: int = ROWS_SAMPLED
 ) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
-    """The groups' numbers and the norms of at most so many embeddings, a uniform sample."""
+    """The groups' numbers and the norms of at most `rows` embeddings, a uniform sample."""
     # Records come in the order of the key's hash, so the first ones are a uniform sample.
     records: NDArray[Any] | None = next(table.records(at_a_time=rows), None)
     if records is None:

@@ -39,7 +39,7 @@ class Inference:
     def __call__(self, batch: Batch) -> NDArray[np.float32]:
         """The logits float32 [B, heads] of a batch of at most `batch_size` rows, as a new array.
 
-        They are corrected for data.negatives and recalibrated, as those of the split graph are.
+        They are corrected for data.negatives and recalibrated, as in the split graph.
         """
         self._parameters.read(batch, self.buffers)
         return self.of_inputs(batch.rows)

@@ -63,7 +63,7 @@ def _areas(
     if not len(order):
         return np.empty(0), np.empty(0)
     ranked, grouped = scores[order], groups[order]
-    weight = np.ones(len(order)) if weights is None else weights[order].astype(np.float64)
+    weight = _each(weights, len(order))[order]
     clicks = np.where(labels[order] >= 0.5, weight, 0.0)
     new_group = np.append(True, grouped[1:] != grouped[:-1])
     # Equal scores of one group are one step of its curve.
@@ -79,6 +79,11 @@ def _areas(
     both = (positives > 0) & (negatives > 0)
     possible = (positives * negatives)[both]
     return pairs[both] / possible, (positives + negatives)[both]
+
+
+def _each(weights: NDArray[Any] | None, count: int) -> Floats:
+    """The weight of each example; None: all 1."""
+    return np.ones(count) if weights is None else weights.astype(np.float64)
 
 
 def logloss(
@@ -97,7 +102,7 @@ def _losses(logits: NDArray[Any], labels: NDArray[Any]) -> Floats:
 def normalised_entropy(
     logits: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any] | None = None
 ) -> float | None:
-    """The logloss over that of predicting the mean label p for every example; less is better.
+    """The logloss over the one of predicting the mean label p for every example; less is better.
 
     He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 2,
     equation 1. The divisor is the entropy -(p ln p + (1 - p) ln(1 - p)), so that figures of data
@@ -153,7 +158,7 @@ def calibration(
     """
     order = np.argsort(predictions, kind="stable")
     ranked, actual = predictions[order].astype(np.float64), labels[order].astype(np.float64)
-    weight = np.ones(len(order)) if weights is None else weights[order].astype(np.float64)
+    weight = _each(weights, len(order))[order]
     starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)])
     counts = np.diff(np.append(starts, len(ranked)))
     sums = np.add.reduceat(weight, starts)
@@ -259,7 +264,7 @@ def intervals(head: HeadExamples) -> dict[str, Any]:
     """
     known: dict[str, Any] = {"examples": len(head.labels), "ne": None, "copc": None}
     y, p = head.targets, head.predictions
-    weights = np.ones(len(y)) if head.weights is None else head.weights.astype(np.float64)
+    weights = _each(head.weights, len(y))
     ne = normalised_entropy(head.logits, head.labels, head.weights)
     if ne is not None:
         base = mean(y, head.weights)
@@ -351,7 +356,7 @@ def main_metrics(metrics: Mapping[str, Any]) -> list[tuple[Metric, float | None]
 
 
 def shown(value: float | None, digits: int) -> str:
-    """A metric for the terminal, with so many digits; `-` where it is undefined."""
+    """A metric for the terminal with `digits` decimals; `-` where it is undefined."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 

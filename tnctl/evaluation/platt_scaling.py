@@ -44,14 +44,14 @@ def recalibrated(
         fitted_to = scored.part(~judged)
     fitted: dict[str, Recalibration] = {}
     logits = scored.logits.copy()
-    for number, head in enumerate(scored.heads):
+    for index, head in enumerate(scored.heads):
         try:
-            fitted[head] = fit(fitted_to.of_head(number))
+            fitted[head] = fit(fitted_to.of_head(index))
         except NoFitError as error:
             name = f"head {head} is" if len(scored.heads) > 1 else "the model is"
             say(f"{name} not recalibrated on {data}: {error}. Its logits stay as they are")
         else:
-            logits[:, number] = fitted[head].of(logits[:, number])
+            logits[:, index] = fitted[head].of(logits[:, index])
     return fitted, replace(scored, logits=logits, judged=judged)
 
 

@@ -126,7 +126,7 @@ def scored(inference: "Inference", window: Batch, train: Train, names: list[str]
 
 
 def _unpacked(table: pa.Table, with_lists: set[str]) -> pa.Table:
-    """The same, with lists of at most one value in every row as these values.
+    """The table, with lists of at most one value in every row as these values.
 
     `with_lists` are the columns in which an earlier table has longer lists; the same columns of
     this one are added.
@@ -177,7 +177,7 @@ def writing(stream: IO[bytes], to: str, kind: str) -> Iterator[Callable[[pa.Tabl
 
 
 def _with_nested_as_text(table: pa.Table) -> pa.Table:
-    """The same with lists and records as JSON text, which CSV can hold."""
+    """The table with lists and records as JSON text, which CSV can hold."""
     columns = dict(zip(table.column_names, table.columns, strict=True))
     for name, column in columns.items():
         if pa.types.is_nested(column.type):

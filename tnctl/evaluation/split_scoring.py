@@ -150,8 +150,10 @@ def score(
     cannot be read.
     """
     skipped = Skipped(split, conf.data.bad_rows)
-    with unshuffled_units(conf, inference.model, split, [WHOLE], skipped, {}, limit) as ahead:
-        return _scored(inference, conf.train.loss.name == "mse", ahead, counter, between)
+    scored, _ = score_units(
+        inference, conf, split, [WHOLE], skipped, limit=limit, counter=counter, between=between
+    )
+    return scored
 
 
 def score_units(
@@ -161,45 +163,36 @@ def score_units(
     units: Sequence[Unit],
     skipped: Skipped,
     *,
+    limit: int | None = None,
     counter: BatchCounter | None = None,
     between: Callable[[], None] | None = None,
 ) -> tuple[Scored, list[int]]:
     """As `score`, of some units of a split, and how many examples each has, which may be none.
 
-    `skipped` counts the rows that cannot be read.
+    `skipped` counts the rows that cannot be read. `limit` is the most rows of a unit.
     """
     rows_of: dict[int, int] = {}
-    with unshuffled_units(conf, inference.model, split, units, skipped, rows_of) as ahead:
-        whole = _scored(inference, conf.train.loss.name == "mse", ahead, counter, between)
-    return whole, [rows_of.get(unit.index, 0) for unit in units]
-
-
-def _scored(
-    inference: "Inference",
-    squared: bool,
-    ahead: Iterable[Batch],
-    counter: BatchCounter | None,
-    between: Callable[[], None] | None,
-) -> Scored:
     names, heads, labels = map(list, zip(*labelled_heads(inference.model), strict=True))
     nothing = np.empty((0, len(names)), np.float32)
     parts: dict[str, list[Any]] = {"logits": [], "labels": []}
-    for batch in ahead:
-        for name, part in (
-            ("logits", inference(batch)[:, heads]),
-            ("labels", batch.labels[:, labels]),
-            ("weight", batch.weight),
-            ("reference", batch.reference),
-            ("group", batch.group),
-        ):
-            if part is not None:
-                parts.setdefault(name, []).append(part)
-        if counter is not None:
-            counter.add(batch)
-        if between is not None:
-            between()
+    with unshuffled_units(conf, inference.model, split, units, skipped, rows_of, limit) as ahead:
+        for batch in ahead:
+            for name, part in (
+                ("logits", inference(batch)[:, heads]),
+                ("labels", batch.labels[:, labels]),
+                ("weight", batch.weight),
+                ("reference", batch.reference),
+                ("group", batch.group),
+            ):
+                if part is not None:
+                    parts.setdefault(name, []).append(part)
+            if counter is not None:
+                counter.add(batch)
+            if between is not None:
+                between()
     whole = {name: np.concatenate(arrays or [nothing]) for name, arrays in parts.items()}
-    return Scored(names, **whole, squared=squared)
+    scored = Scored(names, **whole, squared=conf.train.loss.name == "mse")
+    return scored, [rows_of.get(unit.index, 0) for unit in units]
 
 
 def metrics_line(metrics: dict[str, Any]) -> str:

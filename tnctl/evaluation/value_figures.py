@@ -107,11 +107,9 @@ def by_value(examples: HeadExamples, values: pa.ChunkedArray) -> tuple[ValueFigu
     figures = []
     for number, text in enumerate([*texts, None] if len(order) > MOST_VALUES else texts):
         rows = place[codes] == number
+        weights = None if examples.weights is None else examples.weights[rows]
         of_value = HeadExamples(
-            examples.logits[rows],
-            examples.labels[rows],
-            None if examples.weights is None else examples.weights[rows],
-            squared=examples.squared,
+            examples.logits[rows], examples.labels[rows], weights, squared=examples.squared
         )
         metrics = {
             name: METRICS[name].value(of_value)

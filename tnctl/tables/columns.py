@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import check, pointer
+from tnctl.tables.memory import check, output, pointer
 
 
 def hash_bytes(data: bytes, seed: int = 0) -> int:
@@ -22,14 +22,20 @@ def hash_strings(data: Any, offsets: NDArray[Any], seed: int = 0) -> NDArray[np.
     `data` is any buffer of bytes, such as Arrow's own.
     """
     n = len(offsets) - 1
-    ids = np.empty(n, np.uint64)
-    memory = ffi.from_buffer("char[]", data)
-    if n and (offsets[0] < 0 or offsets[-1] > len(memory) or (offsets[1:] < offsets[:-1]).any()):
-        raise ValueError(f"offsets must ascend inside 0 to {len(memory)}, the bytes of the data")
+    ids, memory = np.empty(n, np.uint64), _texts(data, offsets)
     hash_ = lib.tn_hash_strings32 if offsets.dtype == np.int32 else lib.tn_hash_strings64
     dtype = np.int32 if offsets.dtype == np.int32 else np.int64
-    hash_(memory, pointer(offsets, dtype), n, seed, pointer(ids, np.uint64, True))
+    hash_(memory, pointer(offsets, dtype), n, seed, output(ids))
     return ids
+
+
+def _texts(data: Any, offsets: NDArray[Any]) -> Any:
+    """The memory of texts for C. Raises ValueError for offsets [n + 1] that leave it."""
+    memory = ffi.from_buffer("char[]", data)
+    descend = (offsets[1:] < offsets[:-1]).any()
+    if len(offsets) > 1 and (offsets[0] < 0 or offsets[-1] > len(memory) or descend):
+        raise ValueError(f"offsets must ascend inside 0 to {len(memory)}, the bytes of the data")
+    return memory
 
 
 def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.uint64]:
@@ -54,7 +60,7 @@ def hash_views(views: Any, buffers: Sequence[Any], seed: int = 0) -> NDArray[np.
             ffi.new("uint64_t[]", [len(text) for text in texts]),
             len(texts),
             seed,
-            pointer(ids, np.uint64, True),
+            output(ids),
         )
     )
     return ids
@@ -65,7 +71,7 @@ def hash_integers(values: NDArray[Any], seed: int = 0) -> NDArray[np.uint64]:
     ids = np.empty(len(values), np.uint64)
     hash_ = lib.tn_hash_uint64 if values.dtype == np.uint64 else lib.tn_hash_int64
     dtype = np.uint64 if values.dtype == np.uint64 else np.int64
-    hash_(pointer(values, dtype), len(values), seed, pointer(ids, np.uint64, True))
+    hash_(pointer(values, dtype), len(values), seed, output(ids))
     return ids
 
 
@@ -102,12 +108,12 @@ def cross(
     single = all(ends is None for ends in offsets)
     out_offsets = np.empty(rows + 1, np.int32)
     columns = (*_pointers(ids, offsets), len(ids), rows, seed)
-    end_pointer = pointer(out_offsets, np.int32, True)
+    end_pointer = output(out_offsets)
     # Without a place for ids C computes the offsets alone.
     if not single and lib.tn_cross(*columns, ffi.NULL, end_pointer) != lib.TN_OK:
         raise ValueError("a cross of 2^31 ids or more in one window; take a smaller data.window")
     out_ids = np.empty(rows if single else out_offsets[-1], np.uint64)
-    check(lib.tn_cross(*columns, pointer(out_ids, np.uint64, True), end_pointer))
+    check(lib.tn_cross(*columns, output(out_ids), end_pointer))
     return out_ids, None if single else out_offsets
 
 
@@ -156,9 +162,9 @@ def interleave(
             ffi.new("uint32_t[]", spread) if max(spread, default=1) > 1 else ffi.NULL,
             len(ids),
             rows,
-            pointer(out_ids, np.uint64, True),
+            output(out_ids),
             _optional(out_weights, np.float32, write=True),
-            pointer(out_offsets, np.uint32, True),
+            output(out_offsets),
         )
     )
     return out_ids, out_offsets, out_weights
@@ -191,10 +197,10 @@ def take(
             cells,
             pointer(chosen, np.uint32),
             len(chosen),
-            pointer(out_ids, np.uint64, True),
+            output(out_ids),
             _optional(out_weights, np.float32, write=True),
             total,
-            pointer(out_offsets, np.uint32, True),
+            output(out_offsets),
         )
     )
     return out_ids, out_offsets, out_weights
@@ -203,7 +209,7 @@ def take(
 def permutation(seed: int, epoch: int, window: int, n: int) -> NDArray[np.uint32]:
     """The order of a window's n rows, uint32 [n]: a function of (seed, epoch, window, n) alone."""
     out = np.empty(n, np.uint32)
-    lib.tn_permutation(seed, epoch, window, n, pointer(out, np.uint32, True))
+    lib.tn_permutation(seed, epoch, window, n, output(out))
     return out
 
 
@@ -252,9 +258,7 @@ def times_of_texts(
     is none of texts.
     """
     n = len(offsets) - 1
-    memory = ffi.from_buffer("char[]", data)
-    if n and (offsets[0] < 0 or offsets[-1] > len(memory) or (offsets[1:] < offsets[:-1]).any()):
-        raise ValueError(f"offsets must ascend inside 0 to {len(memory)}, the bytes of the data")
+    memory = _texts(data, offsets)
     times, wrong = np.zeros(n, np.int64), np.zeros(n, np.uint8)
     done = lib.tn_times_of_texts(
         memory,
@@ -262,8 +266,8 @@ def times_of_texts(
         n,
         format.encode(),
         offset,
-        pointer(times, np.int64, True),
-        pointer(wrong, np.uint8, True),
+        output(times),
+        output(wrong),
     )
     if not done:
         raise ValueError(f"{format!r} is no format of times as text")
@@ -282,8 +286,8 @@ def times_of_numbers(
         pointer(values, np.float64),
         len(values),
         format.encode(),
-        pointer(times, np.int64, True),
-        pointer(wrong, np.uint8, True),
+        output(times),
+        output(wrong),
     )
     if not done:
         raise ValueError(f"{format!r} is no format of times as numbers")
@@ -301,6 +305,6 @@ def time_parts(times: NDArray[np.int64], part: str, offset: int) -> NDArray[np.u
         len(times),
         TIME_PARTS[part],
         offset,
-        pointer(ids, np.uint64, True),
+        output(ids),
     )
     return ids

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import pointer
+from tnctl.tables.memory import output, pointer
 
 MAGIC, VERSION = b"tnctldic", 1
 HEADER = struct.Struct("<8sIIQQQI4B4I")
@@ -219,7 +219,7 @@ class Dictionary:
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.uint8]]:
         """Records `first` to `first + n`: hashes [n], which are removed [n], payloads [n, stride].
 
-        ValueError when there are not so many (`rows`).
+        ValueError for more than there are (`rows`).
         """
         opened = self._open()
         if not 0 <= first <= first + n <= self.rows:
@@ -231,9 +231,9 @@ class Dictionary:
                 opened,
                 first,
                 n,
-                pointer(hashes, np.uint64, True),
-                pointer(removed, np.uint8, True),
-                pointer(payloads, np.uint8, True),
+                output(hashes),
+                output(removed),
+                output(payloads),
             )
         )
         return hashes, removed.view(np.bool_), payloads
@@ -301,8 +301,8 @@ def _lookup(
         handle,
         pointer(ids, np.uint64),
         len(ids),
-        pointer(rows, np.float32, True),
-        pointer(states, np.uint8, True),
+        output(rows),
+        output(states),
     )
     return rows, states
 

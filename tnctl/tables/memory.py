@@ -58,6 +58,11 @@ def pointer(array: NDArray[Any], dtype: DTypeLike, write: bool = False) -> Any:
     return ffi.from_buffer(_CTYPES[array.dtype], array, require_writable=write)
 
 
+def output(array: NDArray[Any]) -> Any:
+    """The memory of an array that this package has just made, for C to write."""
+    return pointer(array, array.dtype, True)
+
+
 def items(buffer: Any, dtype: type[np.generic], count: int, write: bool = False) -> Any:
     """The memory of a bytes-like object or array that holds `count` items of a dtype, for C.
 

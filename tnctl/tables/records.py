@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import lib
-from tnctl.tables.memory import check, pointer
+from tnctl.tables.memory import check, output, pointer
 from tnctl.tables.plans import Optimizer, Segment
 
 CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
@@ -40,9 +40,7 @@ def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
     factor in float32, is what `lookup` and `gather` give.
     """
     factors = np.empty(len(counts), np.float32)
-    lib.tn_decay_factors(
-        f, pointer(counts, np.uint32), len(counts), pointer(factors, np.float32, True)
-    )
+    lib.tn_decay_factors(f, pointer(counts, np.uint32), len(counts), output(factors))
     return factors
 
 
@@ -63,7 +61,7 @@ def weight_factors(
         pointer(accumulators, np.float32),
         pointer(steps, np.uint32),
         len(steps),
-        pointer(factors, np.float32, True),
+        output(factors),
     )
     return factors
 
@@ -86,7 +84,7 @@ def cvm_columns(
     lib.tn_cvm_columns(
         *(pointer(array, np.float32) for array in inputs),
         len(show),
-        pointer(columns, np.float32, True),
+        output(columns),
     )
     return columns
 
@@ -105,7 +103,7 @@ def days_of_steps(days: Sequence[tuple[int, int]], steps: NDArray[np.uint32]) ->
         len(days),
         pointer(np.ascontiguousarray(steps), np.uint32),
         len(steps),
-        pointer(days_of, np.uint32, True),
+        output(days_of),
     )
     return days_of
 
@@ -137,7 +135,7 @@ def key_hashes(
             pointer(declared, np.uint8),
             count,
             *key_pointers(groups, ids),
-            pointer(hashes, np.uint64, True),
+            output(hashes),
         )
     )
     return hashes

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import check, items, pointer
+from tnctl.tables.memory import check, items, output, pointer
 from tnctl.tables.plans import SlotPlan
 from tnctl.tables.sparse_table import SparseTable, Workspace
 from tnctl.tables.sums import ExactSum
@@ -40,7 +40,7 @@ class KeyWorkspace(Workspace):
     """
 
     def __init__(self, table: SparseTable, slots: Sequence[SlotPlan], ranks: int = 1) -> None:
-        """`ranks`: gradients will be added to those of so many workers, 1 to 64, this one included.
+        """`ranks`: the workers whose gradients are added, 1 to 64, this one included.
 
         `accumulate` then refuses sums beyond 2^58 / ranks, as `PullWorkspace.push_sums` does.
         """
@@ -59,7 +59,7 @@ class KeyWorkspace(Workspace):
     ) -> list[int]:
         """Number the distinct keys of a batch, and return how many there are of each peer.
 
-        The cells and weights are those of `Workspace.find`. Peer p owns the shards from
+        The cells and weights are as in `Workspace.find`. Peer p owns the shards from
         first_shards[p] up to first_shards[p + 1], none where these are equal: first_shards
         ascends from 0 to 64. Raises ValueError as `find` does.
         """
@@ -208,7 +208,7 @@ class PullWorkspace:
 
     @property
     def rows(self) -> int:
-        """Distinct rows that the last inserting `find` met."""
+        """Distinct rows of the last inserting `find`."""
         return int(lib.tn_batch_rows(self.handle))
 
     def read(self, rank: int, rows: Any) -> None:
@@ -294,5 +294,5 @@ def to_bfloat16(values: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
 def from_bfloat16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
     """The float32 of the bits of bfloat16, exactly, in an array of the same shape."""
     values = np.empty(halves.shape, np.float32)
-    lib.tn_from_bfloat16(pointer(halves, np.uint16), halves.size, pointer(values, np.float32, True))
+    lib.tn_from_bfloat16(pointer(halves, np.uint16), halves.size, output(values))
     return values

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import Pool, array_over, check, pointer
+from tnctl.tables.memory import Pool, array_over, check, output, pointer
 from tnctl.tables.plans import (
     ALL_SHARDS,
     UPDATES,
@@ -317,7 +317,7 @@ class SparseTable:
         """Which of n keys have a row, bool [n]. Raises ValueError for a group that is not there."""
         has_row = np.empty(len(ids), np.uint8)
         keys = key_pointers(groups, ids)
-        check(lib.tn_table_contains(self.handle, *keys, pointer(has_row, np.uint8, True)))
+        check(lib.tn_table_contains(self.handle, *keys, output(has_row)))
         return has_row.view(np.bool_)
 
     def hashes(self, groups: NDArray[np.uint16], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -341,7 +341,7 @@ class SparseTable:
     def lookup(self, group: int, id_: int) -> NDArray[np.float32] | None:
         """What is read of a key, float32 [columns]: all weights and cvm columns; None: no row."""
         weights = np.zeros(self.read_floats, np.float32)
-        has_row, to = ffi.new("int *"), pointer(weights, np.float32, True)
+        has_row, to = ffi.new("int *"), output(weights)
         check(lib.tn_table_lookup(self.handle, group, id_, to, has_row))
         return weights if has_row[0] else None
 
@@ -406,7 +406,7 @@ class Workspace:
 
     @property
     def rows(self) -> int:
-        """Distinct rows that the last inserting `find` met."""
+        """Distinct rows of the last inserting `find`."""
         return int(lib.tn_batch_rows(self.handle))
 
     def leave_out(self, clicks: NDArray[np.float32]) -> None:
@@ -416,9 +416,7 @@ class Workspace:
         (`SparseTable.set_counting`), for then the examples were counted before: what they added
         themselves is missing in the columns of cvm that they read. Raises as `count` does.
         """
-        if len(clicks) != self._examples:
-            raise ValueError(f"expected {self._examples} clicks. Received: {len(clicks)}")
-        check(lib.tn_leave_out(self.handle, pointer(clicks, np.float32)))
+        check(lib.tn_leave_out(self.handle, self._clicks(clicks)))
 
     def gather(
         self,
@@ -449,9 +447,12 @@ class Workspace:
         It adds the row's occurrences to show, and to click the sum of their examples' clicks,
         float32 [examples], at least 0. Raises ValueError for others, and in a table without shows.
         """
+        check(lib.tn_count(self.handle, self._clicks(clicks)))
+
+    def _clicks(self, clicks: NDArray[np.float32]) -> Any:
         if len(clicks) != self._examples:
             raise ValueError(f"expected {self._examples} clicks. Received: {len(clicks)}")
-        check(lib.tn_count(self.handle, pointer(clicks, np.float32)))
+        return pointer(clicks, np.float32)
 
     def squares(self) -> float:
         """The sum of squares of the gradients that `apply` would use, clipped and with l2."""

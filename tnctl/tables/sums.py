@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import check, items, pointer
+from tnctl.tables.memory import check, items, output, pointer
 
 EXPONENTS = lib.TN_EXACT_WORDS // 2
 NORM_CHUNK = lib.TN_NORM_CHUNK
@@ -85,8 +85,8 @@ class StreamingAuc:
             pointer(logits, np.float32),
             pointer(labels, np.float32),
             len(logits),
-            pointer(self._clicks, np.uint64, True),
-            pointer(self._others, np.uint64, True),
+            output(self._clicks),
+            output(self._others),
             BINS,
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
-from tnctl.tables.memory import check, pointer
+from tnctl.tables.memory import check, output, pointer
 
 OTHER_FIELDS = int(lib.TN_OTHER_FIELDS)
 OPEN_QUOTE = int(lib.TN_OPEN_QUOTE)
@@ -98,9 +98,9 @@ class Lines:
                 ffi.from_buffer(block),
                 len(block),
                 form.handle,
-                pointer(self._bounds, np.uint32, True),
+                output(self._bounds),
                 len(self._bounds),
-                pointer(self._sizes, np.uint32, True),
+                output(self._sizes),
                 summary,
             )
         )
@@ -145,13 +145,13 @@ class Lines:
         columns = ffi.new("tn_text_column[]", len(texts) + len(numbers))
         for column, place, text in zip(columns, texts, found_texts, strict=False):
             column.column = place
-            column.offsets = pointer(text.offsets, np.int32, True)
-            column.text = ffi.cast("char *", pointer(text.data, np.uint8, True))
+            column.offsets = output(text.offsets)
+            column.text = ffi.cast("char *", output(text.data))
         for index, (place, number) in enumerate(zip(numbers, found_numbers, strict=True)):
             column = columns[len(texts) + index]
             column.column = place
             column.numbers = ffi.from_buffer("double[]", number.values, require_writable=True)
-            column.valid = pointer(number.valid, np.uint8, True)
+            column.valid = output(number.valid)
         check(
             lib.tn_text_columns(
                 ffi.from_buffer(self.block),
@@ -163,7 +163,7 @@ class Lines:
                 check_utf8 and not self.ascii,
                 columns,
                 len(columns),
-                pointer(marks, np.uint8, True),
+                output(marks),
             )
         )
         for index, number in enumerate(found_numbers):
@@ -224,9 +224,9 @@ def tfrecords(data: Any, capacity: int) -> TfRecords:
         memory,
         len(memory),
         capacity,
-        pointer(starts, np.uint64, True),
-        pointer(lengths, np.uint64, True),
-        pointer(whole, np.uint8, True),
+        output(starts),
+        output(lengths),
+        output(whole),
         count,
         consumed,
     )

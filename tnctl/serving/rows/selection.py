@@ -15,7 +15,7 @@ from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import Table
 from tnctl.checkpoint.merging import Cursor
-from tnctl.checkpoint.rows import as_read, known_rows, shows_as_read, unseen_days
+from tnctl.checkpoint.rows import as_read, shows_as_read, unseen_days
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.saved_conf import conf_of
@@ -325,7 +325,7 @@ class TableSelection:
 
     def _blocks(self) -> Iterator[SelectedRecords]:
         """All records, judged, with the removed keys whose hashes are between theirs."""
-        records = known_rows(self._checkpoint, self._table.name, *self._hashes)
+        records = rows.stream(self._checkpoint, self._table.name, *self._hashes)
         removed = Cursor(self._removed(), self._keys, REMOVED_DTYPE)
         for batch in records:
             if len(batch):
@@ -386,7 +386,7 @@ class TableSelection:
     def top_rows(self, top: int) -> dict[int, TopRows]:
         """The rows of each chosen group with the highest show, by the numbers of groups."""
         top_rows = {group.number: TopRows(top) for group in self.groups}
-        for records in known_rows(self._checkpoint, self._table.name, *self._hashes):
+        for records in rows.stream(self._checkpoint, self._table.name, *self._hashes):
             shows, _ = shows_as_read(records, self._table, self._now.days)
             hashes = self._keys.hashes(records)
             for number, rows_of_group in top_rows.items():

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.checkpoint import rows as row_files
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import Clock, Table
 from tnctl.checkpoint.document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.document import Segment as SavedSegment
-from tnctl.checkpoint.rows import known_rows
 from tnctl.errors import Failure, UserError
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables
@@ -303,7 +303,7 @@ class Rows:
             shards = ALL_SHARDS
             if all(move.name == move.group for move in moves_):
                 shards = self._model.tables[moves_[0].table].shards
-            for records in known_rows(self._checkpoint, part, *shards.hashes):
+            for records in row_files.stream(self._checkpoint, part, *shards.hashes):
                 for inserter in inserters:
                     for group, count in inserter.insert(records):
                         row_counts[group] += count
