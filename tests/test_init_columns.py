@@ -11,9 +11,7 @@ import yaml
 from test_init import conf_of, recognised
 
 from benchmarks import planted_tables
-from tnctl.starting.column_figures import figures
-from tnctl.starting.column_value import held_out_auc, rows_of_one_label
-from tnctl.starting.multiple_values import separator_of
+from tnctl.starting.column_figures import figures, held_out_auc, rows_of_one_label, separator_of
 
 MOMENTS = [datetime(2026, 11, 1) + timedelta(hours=5 * hour) for hour in range(60)]
 

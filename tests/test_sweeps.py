@@ -145,12 +145,12 @@ def test_runs_are_ranked_by_their_metrics_on_validation(monitor, runs, order, ca
     assert rows[-1]["seconds"] == "failed"
 
 
-def test_a_run_without_validation_is_said_to_have_none(capsys):
+def test_a_run_without_validation_has_none_in_the_table(capsys):
     metrics = {"auc": 0.75, "logloss": 0.5}
     show([("run=1", report_of(metrics)), ("run=2", report_of(metrics, metrics))], "auc")
     first, second = capsys.readouterr().err.splitlines()[-2:]
     assert first.split() == ["run=2", "0.75000", "0.50000", "0.75000", "0.50000", "0.0"]
-    assert second.split() == ["run=1", "no", "validation", "0.75000", "0.50000", "0.0"]
+    assert second.split() == ["run=1", "-", "-", "0.75000", "0.50000", "0.0"]
 
 
 MISTAKES = [

@@ -10,19 +10,22 @@ from numpy.typing import NDArray
 
 from tnctl.errors import quoted
 from tnctl.schema import ISO
-from tnctl.starting import multiple_values
-from tnctl.starting.column_figures import NO_UTF8, Figures
-from tnctl.starting.column_value import (
+from tnctl.starting.column_figures import (
     BUCKETS,
     FEW_VALUES,
     GIVES_AWAY,
+    NO_UTF8,
     SUSPICIOUS,
+    Figures,
     alike_rows,
     best_auc,
     bucket_codes,
+    has_decimal_commas,
     held_out_auc,
     in_words,
     noise,
+    parts_of,
+    separator_of,
 )
 from tnctl.starting.conf_text import Input, scalar
 from tnctl.starting.file_form import FileForm
@@ -37,7 +40,7 @@ REPEATED = 10  # how often values occur on average that have an effect of their 
 CODES_APART = 2  # the least mean distance of codes, where they are densest
 LONGEST = 50  # values of a list that are used
 FEWEST_BUCKETS, MOST_BUCKETS = 8, 1_000_000
-BUCKET_EACH = 2  # times the usual buckets: of so many values each may have one
+BUCKET_EACH = 2  # times the usual buckets: up to this number of values, each may have one
 ROWS_OF_A_BUCKET = 200
 ROWS_WHERE_RARE = 1000  # of a bucket of values that are rarer
 SKEWED = 10.0  # the largest number in deviations
@@ -86,15 +89,15 @@ def kind_of(column: Figures, context: Context) -> Column:
 
 
 def _recognised(column: Figures, context: Context) -> Column:
-    """The same of a column that has several values."""
+    """The kind of a column that has several values, and the inputs that it becomes."""
     if times := time_form(column):
         return Column(column, "time", remark=_remark_of(column, times), times=times)
-    if context.form.keys.get("delimiter") != "," and multiple_values.has_decimal_commas(column):
+    if context.form.keys.get("delimiter") != "," and has_decimal_commas(column):
         remark = f"numbers with a comma, such as {column.examples()}: write them with a point"
         warning = f"{column.name} is left out: {remark}"
         return Column(column, "decimal commas", [], remark, warning)
-    if separator := multiple_values.separator_of(column):
-        return _several(multiple_values.parts_of(column, separator), separator)
+    if separator := separator_of(column):
+        return _several(parts_of(column, separator), separator)
     if column.lengths is not None:
         return _several(column, None)
     return _single(column, context)
@@ -118,7 +121,7 @@ def _remark_of(column: Figures, times: TimeForm) -> str:
 
 
 def _checked(result: Column, context: Context) -> Column:
-    """The same, or left out where the column gives the label away."""
+    """A column as it is, or left out where it gives the label away."""
     column = result.figures
     if rows := alike_rows(column, context.labels):
         value = quoted(column.texts()[rows[0]]) if column.lengths is None else "values"

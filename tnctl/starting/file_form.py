@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from tnctl import files, limits
 from tnctl.data.formats import jsonl_files, text_lines
 from tnctl.data.formats.arrow_files import ArrowReader, OrcReader, ParquetReader
+from tnctl.data.formats.libsvm_files import FEATURES, LABEL, VALUES
 from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.saved_conf import INTERPOLATION, MISSING
@@ -26,6 +28,9 @@ DELIMITERS = ("\t", ",", ";", "|", "\x01", "~")
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 LABEL_AND_PAIRS = re.compile(r"[+-]?\d+(\.\d+)?([ \t]+[^\s:]+:[^\s:]+(:[^\s:]+)?)+[ \t]*")
 PAIRS = re.compile(r"[^\s:]+:\S*[^\s:](\s+[^\s:]+:\S*[^\s:])*\s*")
+MOST_NUMBERS = 300  # features that are read as a column each
+DENSITY = 0.1  # the least mean share of lines that have a number
+MOST_FIELDS = 200
 
 
 @dataclass
@@ -193,6 +198,83 @@ def _paddle(lines: list[str]) -> FileForm:
     return FileForm("paddle", "words with a colon", settings, list(slots))
 
 
+# ---- Lines of libsvm, libfm and libffm: fields, numbers of features, or a bag -----------
+
+
+@dataclass
+class LineFeatures:
+    """How the features of lines are read.
+
+    `columns` are read as columns of their own, of which `ids` are ids for certain. `slots` are
+    written as they are, with what shows them.
+    """
+
+    columns: list[str] = field(default_factory=lambda: [LABEL])
+    ids: set[str] = field(default_factory=set)
+    slots: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
+    evidence: str = "lines of features"
+
+    def add_ids(self, columns: Sequence[str]) -> None:
+        """Add columns of ids."""
+        self.columns += columns
+        self.ids.update(columns)
+
+    def add_bag(self, slot: str, column: str, values: str | None, shown: str) -> None:
+        """Add a slot of several features in a row; `values` is the column of their values."""
+        weights = {} if values is None else {"weights": values}
+        shown = shown if values is None else f"{shown}, with values"
+        self.slots[slot] = ({"column": column, **weights, "pooling": "sum"}, shown)
+
+
+def line_features(lines: Sequence[str]) -> LineFeatures:
+    """How the features of the first lines are read."""
+    rows = [[_parts(word) for word in line.split()[1:]] for line in lines]
+    if any(parts and parts[0][0] for parts in rows):
+        return _of_fields(rows)
+    result = LineFeatures()
+    ones = all(value in ("1", "1.0") for parts in rows for _, _, value in parts)
+    width = len(rows[0])
+    if ones and width <= MOST_FIELDS and all(len(parts) == width for parts in rows):
+        fields = [{parts[index][1] for parts in rows} for index in range(width)]
+        if sum(map(len, fields)) == len(set().union(*fields)):  # no feature in two fields
+            result.add_ids([*map(str, range(1, width + 1))])
+            result.evidence = f"each line has {width} features, one of each field"
+            return result
+    features = Counter(feature for parts in rows for _, feature, _ in parts)
+    density = sum(features.values()) / max(len(features) * len(rows), 1)
+    if not ones and len(features) <= MOST_NUMBERS and density >= DENSITY:
+        order = sorted(features, key=lambda name: (len(name), name))
+        result.columns += [f"{feature}:" for feature in order]
+        result.evidence = f"{len(features)} features, numbers, in {density:.0%} of lines"
+        return result
+    shown = f"{len(features):,} features in {len(rows):,} lines"
+    result.add_bag("features", FEATURES, None if ones else VALUES, shown)
+    return result
+
+
+def _parts(word: str) -> tuple[str, str, str]:
+    """The field (empty without one), the feature and the value of a word."""
+    *fields, feature, value = word.split(":", 2) if ":" in word else (word, "1")
+    return fields[0] if fields else "", feature, value
+
+
+def _of_fields(rows: list[list[tuple[str, str, str]]]) -> LineFeatures:
+    """libffm: a column for each field; a number where a field has one feature and many values."""
+    names = sorted({name for parts in rows for name, _, _ in parts if name.isdecimal()}, key=int)
+    result = LineFeatures(evidence=f"libffm: {len(names)} fields")
+    for name in names:
+        parts = [part for row in rows for part in row if part[0] == name]
+        features = {feature for _, feature, _ in parts}
+        values = {value for _, _, value in parts}
+        if len(features) == 1 and len(values) > 1:
+            result.columns.append(f"{name}.{VALUES}")
+        elif values <= {"1", "1.0"}:
+            result.add_ids([name])
+        else:
+            result.add_bag(f"field_{name}", name, f"{name}.{VALUES}", f"{len(features):,} features")
+    return result
+
+
 # ---- CSV and its kin ----------------------------------------------------------------------
 
 
@@ -262,7 +344,7 @@ def _name_columns(form: FileForm, table: list[list[str]]) -> None:
     first = table[0]
     rest = [row for row in table if row != first]  # joined files have several headers
     if not _is_header(first, rest):
-        form.columns = [f"c{number}" for number in range(1, len(first) + 1)]
+        form.columns = [f"c{position}" for position in range(1, len(first) + 1)]
         form.settings |= {
             "header": (False, f"the first line is a row: {quoted(','.join(first))}"),
             "columns": (form.columns, "names of tnctl's making: write your own"),

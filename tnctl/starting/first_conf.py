@@ -15,13 +15,11 @@ from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import AUTO, is_whole
-from tnctl.starting.column_figures import Figures, figures
+from tnctl.starting.column_figures import FEW_VALUES, Figures, figures
 from tnctl.starting.column_kinds import Column, Context, kind_of
-from tnctl.starting.column_value import FEW_VALUES
 from tnctl.starting.conf_text import Input, Settings, conf_text
-from tnctl.starting.file_form import FileForm, form_of
+from tnctl.starting.file_form import FileForm, LineFeatures, form_of, line_features
 from tnctl.starting.label_choice import ChosenLabel, choose_label
-from tnctl.starting.line_features import LineFeatures, line_features
 from tnctl.starting.named_files import DAYS_READ, NamedFiles, named_files
 from tnctl.starting.other_splits import kept_rows, other_splits
 from tnctl.starting.sample import ROWS, Sample, read_rows
@@ -126,7 +124,7 @@ class FirstConf:
 
 
 def _recipe(rows: int) -> Settings:
-    """The section recipe, unless its defaults are good for so many rows."""
+    """The section recipe, unless its defaults are good for this number of rows."""
     if rows < SMALL:
         few = "a small tower, with dropout, for few rows"
         return {"recipe": ({"hidden": [64, 32], "dropout": 0.3}, few)}
@@ -136,7 +134,7 @@ def _recipe(rows: int) -> Settings:
 
 
 def _optimizer(rows: int, has_rare_ids: bool) -> Settings:
-    """The section optimizer for so many training rows in several passes."""
+    """The section optimizer for a number of training rows, in several passes."""
     rates, shown = RATES
     if not has_rare_ids:
         plateau = {"name": "plateau", "patience": 1, "reduce": 0.3}
@@ -148,7 +146,7 @@ def _optimizer(rows: int, has_rare_ids: bool) -> Settings:
 
 
 def _passes(rows: int) -> Settings:
-    """The sections train and evaluation for so many training rows."""
+    """The sections train and evaluation for a number of training rows."""
     batch = by_rows(rows)
     shown = f"{-(-rows // batch):,} steps in a pass"
     return {

@@ -112,7 +112,7 @@ def _add_spellings(
 
 
 def kept_rows(rows: int, columns: dict[str, Column], has_test: bool) -> tuple[dict[str, Any], str]:
-    """`data.split` where no file is for validation, for so many rows, and why these.
+    """`data.split` where no file is for validation, for a number of rows, and why these.
 
     `has_test` says whether files are for the test.
     """

@@ -21,7 +21,7 @@ from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_folder
-from tnctl.training.report.report_document import Report
+from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run_folder import FOLDERS, LOG, MADE_FROM_A_RUN, NOT_COMPARED, REPORT
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
@@ -147,7 +147,7 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
         monitors = [str(run.conf["evaluation"]["monitor"]) for run in runs if run.conf is not None]
         metric = next((name for name, _ in Counter(monitors).most_common(1)), "auc")
     by_data: dict[str, list[RunSummary]] = {}
-    for run in sorted(runs, key=lambda run: _rank(run.validation.get(metric), metric, run.name)):
+    for run in sorted(runs, key=lambda run: rank(run.validation.get(metric), metric)):
         by_data.setdefault(_data_of(run.conf), []).append(run)
     ordered = [run for group in by_data.values() for run in group]
     confs = [run.conf for run in ordered if run.conf is not None]
@@ -162,12 +162,6 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
         seeds=tuple(over_seeds(ordered, metric)),
         skipped=tuple(skipped),
     )  # fmt: skip
-
-
-def _rank(value: float | None, metric: str, name: str) -> tuple[bool, float, str]:
-    """What sorts values of a metric, the best first."""
-    sign = -1 if METRICS[metric].greater_is_better else 1
-    return value is None, 0.0 if value is None else sign * value, name
 
 
 # ---- Confs -------------------------------------------------------------------------------
@@ -279,11 +273,11 @@ def over_seeds(runs: Sequence[RunSummary], metric: str) -> list[SeedGroup]:
         if len(by_seed) > 1
     ]
 
-    def rank(group: SeedGroup) -> tuple[bool, float, str]:
+    def key(group: SeedGroup) -> tuple[bool, float, str]:
         spread = group.validation.get(metric)
-        return _rank(None if spread is None else spread.mean, metric, group.runs[0].name)
+        return *rank(None if spread is None else spread.mean, metric), group.runs[0].name
 
-    return sorted(spreads, key=rank)
+    return sorted(spreads, key=key)
 
 
 def _spreads(results: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
@@ -336,7 +330,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def runs_under(folder: str) -> tuple[list[RunSummary], list[str]]:
-    """All runs under a folder, in the order of their names there.
+    """All runs under a folder, sorted by their names there.
 
     A folder that is a run itself has the name `.`. Symbolic links and hidden folders are not
     followed. The second list has a sentence for each folder that cannot be looked into, or has a

@@ -1,7 +1,6 @@
 """Several confs trained one after the other, and a table of their results."""
 
 import gc
-import math
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,10 +10,11 @@ import keras
 from tnctl import progress
 from tnctl.checkpoint.document import number_of
 from tnctl.errors import UserError
-from tnctl.evaluation.metrics import METRICS, shown
+from tnctl.evaluation.metrics import shown
 from tnctl.schema import Conf
-from tnctl.training.report.report_document import Report
+from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run import train as train_conf
+from tnctl.training.training_run import train as train_conf
 
 # The name that a run has in messages, and the conf it trains.
 Run = tuple[str, Conf]
@@ -84,30 +84,16 @@ def show(outcomes: Sequence[Outcome], monitor: str) -> None:
         )
     rows = []
     for name, report in sorted(outcomes, key=lambda outcome: _rank(outcome[1], monitor)):
-        cells = [_cell(report, split, metric, columns) for split, metric in columns]
-        seconds = "failed" if report is None else f"{report.timing.seconds:,.1f}"
+        cells, seconds = ["-"] * len(columns), "failed"
+        if report is not None:
+            cells = [shown(number_of(report.of_split(split), key), 5) for split, key in columns]
+            seconds = f"{report.timing.seconds:,.1f}"
         rows.append((name, *cells, seconds))
     headings = (f"{metric} ({split})" for split, metric in columns)
     progress.table("", ("trained", *headings, "seconds"), rows)
 
 
 def _rank(report: Report | None, monitor: str) -> tuple[bool, bool, float]:
-    """The place of a run among the others, the best first."""
+    """What sorts runs, the best first."""
     value = None if report is None else number_of(report.of_split("validation"), monitor)
-    if value is not None and math.isnan(value):
-        value = None
-    sign = -1 if METRICS[monitor].greater_is_better else 1
-    return report is None, value is None, 0.0 if value is None else sign * value
-
-
-def _cell(
-    report: Report | None, split: str, metric: str, columns: Sequence[tuple[str, str]]
-) -> str:
-    """A metric of a run; in place of the first one of a split that the run has not, that."""
-    if report is None:
-        return "-"
-    figures = report.of_split(split)
-    if not figures:
-        first = next(name for of_split, name in columns if of_split == split)
-        return f"no {split}" if metric == first else ""
-    return shown(number_of(figures, metric), 5)
+    return report is None, *rank(value, monitor)

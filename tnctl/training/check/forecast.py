@@ -60,7 +60,7 @@ Bounds = NDArray[np.float64]  # [3]: estimate, low, high
 class WorkerMemory:
     """The memory of each worker at the end of the data, where several train.
 
-    `tables` are the bytes of its part of all tables, those of each server with `servers`.
+    `tables` are the bytes of its part of all tables, with `servers` of each server's part.
     """
 
     workers: int
@@ -95,7 +95,7 @@ class WorkerMemory:
 class SlotFigures:
     """One slot in the sample."""
 
-    coverage: float  # examples with an id, but that of missing values
+    coverage: float  # examples with an id other than the one of missing values
     mean_ids: float  # of an example
     most_ids: int
     distinct: int
@@ -166,7 +166,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         days = days_of(conf)
         if not days.there:
             raise none_there(conf)
-        conf = conf_of_day(conf, days.there[0])  # in the place of every day
+        conf = conf_of_day(conf, days.there[0])  # which stands for every day
     conf, batch = batch_sizes.resolved(conf)
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
@@ -195,7 +195,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         },
         labels=means,
         unused=unused_columns(conf),
-        x=[(name, *place) for name, place in (layout.pooled | layout.numeric_columns).items()],
+        x=[(name, *columns) for name, columns in (layout.pooled | layout.numeric_columns).items()],
         linear=[name for table in layout.tables if table.linear for name in table.slots],
         sequences=[(name, seq.length, seq.width) for name, seq in layout.sequences.items()],
         heads=model.heads,
@@ -223,10 +223,12 @@ def total_rows(conf: Conf, sampled: int, wanted: int, days: Days | None) -> RowC
         total = RowCount(sampled, sampled, sampled)
     if days is None or total is None:
         return total
-    number, apart = len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0
-    return RowCount(
-        total.estimate * number, total.low * number / apart, total.high * number * apart
-    )
+    return scaled(total, len(days.there), DAYS_DIFFER if len(days.there) > 1 else 1.0)
+
+
+def scaled(rows: RowCount, factor: float, apart: float = 1.0) -> RowCount:
+    """A multiple of the rows, with bounds that are further apart."""
+    return RowCount(rows.estimate * factor, rows.low * factor / apart, rows.high * factor * apart)
 
 
 def slot_figures(name: str, slot: Slot, sample: Sample) -> SlotFigures:
@@ -310,8 +312,7 @@ def trained_rows(negatives: float, total: RowCount | None, labels: Mapping[str, 
     if negatives == 1:
         return total
     [rate] = labels.values()
-    share = rate + (1 - rate) * negatives
-    return RowCount(total.estimate * share, total.low * share, total.high * share)
+    return scaled(total, rate + (1 - rate) * negatives)
 
 
 def table_findings(

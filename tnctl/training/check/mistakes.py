@@ -12,9 +12,15 @@ from tnctl.data.sources import Source
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Train
-from tnctl.starting.column_figures import Figures, figures
-from tnctl.starting.column_value import GIVES_AWAY, alike_rows, best_auc, in_words
-from tnctl.starting.multiple_values import separator_of
+from tnctl.starting.column_figures import (
+    GIVES_AWAY,
+    Figures,
+    alike_rows,
+    best_auc,
+    figures,
+    in_words,
+    separator_of,
+)
 from tnctl.training.check.sample import NumberFigures, Sample
 
 LEAST_VALUES = 100  # of which a rule is taken

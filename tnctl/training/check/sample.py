@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,23 +67,28 @@ class Sample:
     slots: Mapping[str, Slot]
     numbers: dict[str, NumberFigures]
     empty: dict[str, int]
-    """rows of a slot whose only id is that of missing values"""
+    """rows of a slot whose only id is the one of missing values"""
     labels: dict[str, list[str]]
     """of each label that `positive` describes, some of its texts"""
     texts: dict[str, pa.ChunkedArray]
     """of each slot whose values are texts as they are, some of these"""
 
+    @cached_property
+    def tables(self) -> dict[str, int]:
+        """The index of each slot's table in `batch`."""
+        return {slot: index for index, slot in enumerate(self.slots)}
+
     def ids_per_row(self, slot: str) -> Rows:
         """How many ids each row has in a slot, int64 [rows]."""
-        ends = self.batch.offsets[list(self.slots).index(slot)][:: spread(self.slots[slot])]
+        ends = self.batch.offsets[self.tables[slot]][:: spread(self.slots[slot])]
         return (ends[1:] - ends[:-1]).astype(np.int64)
 
     def occurrences(self, slots: Sequence[str]) -> tuple[Ids, Rows]:
         """All ids of some slots [n], and the row of each."""
-        tables = dict(zip(self.slots, self.batch.ids, strict=True))
         rows = np.arange(self.batch.rows)
         owners = [np.repeat(rows, self.ids_per_row(slot)) for slot in slots]
-        return np.concatenate([tables[slot] for slot in slots]), np.concatenate(owners)
+        ids = [self.batch.ids[self.tables[slot]] for slot in slots]
+        return np.concatenate(ids), np.concatenate(owners)
 
 
 def spread(slot: Slot) -> int:

@@ -160,27 +160,24 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
 
 
 def _calibration(report: Report) -> Markup:
-    if not report.calibration:
-        return NOTHING
-    tenths = [(entry["prediction"], entry["label"]) for entry in report.calibration]
+    tenths = [(mean, label) for mean, label in report.bins("calibration", "prediction", "label")]
     chart = diagonal(
         "mean label of tenths of the examples",
         "mean prediction",
         Series("tenths, by prediction", tenths, 1, True),
     )
-    return joined([chart, _histogram(report)])
+    return joined([chart, _histogram(report)]) if tenths else NOTHING
 
 
 def _histogram(report: Report) -> Markup:
     """How the predictions of examples with and without a click are distributed."""
-    bins = report.histogram
-    ends = [0.0, *(entry["up_to"] for entry in bins)]
 
-    def shares(key: str) -> list[Point]:
-        total = sum(entry[key] for entry in bins)
+    def shares(label: str) -> list[Point]:
+        bins = report.bins("histogram", "up_to", label)
+        total = sum(count for _, count in bins)
         return [
-            ((low + high) / 2, entry[key] / total)
-            for (low, high), entry in zip(pairwise(ends), bins, strict=True)
+            ((low + high) / 2, count / total)
+            for (low, _), (high, count) in pairwise([[0.0, 0.0], *bins])
             if total > 0
         ]
 

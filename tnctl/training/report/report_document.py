@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from tnctl import documents
 from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
+from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.model.recalibration import Recalibration
 from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
@@ -163,26 +164,23 @@ class Report:
         values = heads.items() if isinstance(heads, dict) else ()
         return {name: metrics for name, metrics in values if isinstance(metrics, dict)}
 
-    @property
-    def calibration(self) -> list[dict[str, float]]:
-        """The bins of the calibration: `prediction`, `label` (means) and `count`."""
-        return self._bins("calibration", BIN_KEYS)
-
-    @property
-    def histogram(self) -> list[dict[str, float]]:
-        """Its bins: the upper end `up_to`, and how many `negatives` and `positives` it has."""
-        return self._bins("histogram", HISTOGRAM_KEYS)
-
-    def _bins(self, metric: str, keys: Sequence[str]) -> list[dict[str, float]]:
+    def bins(self, metric: str, *keys: str) -> list[list[float]]:
+        """The numbers of these keys of each bin of the calibration or the histogram."""
         value = self.metrics.get(metric)
-        bins = value if isinstance(value, list) else []
-        entries = [entry if isinstance(entry, dict) else {} for entry in bins]
-        return [{key: number_of(entry, key) or 0.0 for key in keys} for entry in entries]
+        entries = (
+            [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+        )
+        return [[number_of(entry, key) or 0.0 for key in keys] for entry in entries]
 
 
 KEYS = {entry.name for entry in dataclasses.fields(Report)} - {"metrics"}
-BIN_KEYS = ("prediction", "label", "count")
-HISTOGRAM_KEYS = ("up_to", "negatives", "positives")
+
+
+def rank(value: float | None, metric: str) -> tuple[bool, float]:
+    """What sorts values of a metric, the best first, and those that are undefined last."""
+    if value is None or math.isnan(value):
+        return True, 0.0
+    return False, -value if METRICS[metric].greater_is_better else value
 
 
 @dataclass(frozen=True, kw_only=True)

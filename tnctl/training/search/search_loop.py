@@ -22,7 +22,7 @@ from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import events, run_folder
-from tnctl.training.report.report_document import Report
+from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run import train
 from tnctl.training.search import study
 from tnctl.training.search.search_parameters import Parameter, Value, words
@@ -99,13 +99,12 @@ class Results:
 
     def ranked(self) -> list[FrozenTrial]:
         """The trials, the best first; those that were stopped are behind all that were not."""
-        sign = -1 if METRICS[self.monitor].greater_is_better else 1
 
-        def rank(trial: FrozenTrial) -> tuple[int, bool, float, int]:
-            value, state = value_of(trial), list(STATES).index(trial.state.name)
-            return state, value is None, 0.0 if value is None else sign * value, trial.number
+        def key(trial: FrozenTrial) -> tuple[int, bool, float, int]:
+            state = list(STATES).index(trial.state.name)
+            return state, *rank(value_of(trial), self.monitor), trial.number
 
-        return sorted(self.trials, key=rank)
+        return sorted(self.trials, key=key)
 
     @property
     def best(self) -> FrozenTrial | None:

@@ -54,24 +54,24 @@ class JournalLock:
         self._stream.close()
 
 
-def storage_at(place: str | None, output: str) -> Any:
+def storage_at(url: str | None, output: str) -> Any:
     """Optuna's storage at a file or the URL of a database, by default a journal in the output.
 
     Raises UserError for a file that is no journal, Failure for a damaged one.
     """
-    if place is not None and "://" in place and not place.startswith("file://"):
-        return RDBStorage(place)
-    place = place or files.join(output, JOURNAL)
-    journal = files.local_path(place)
+    if url is not None and "://" in url and not url.startswith("file://"):
+        return RDBStorage(url)
+    url = url or files.join(output, JOURNAL)
+    journal = files.local_path(url)
     if journal is None:
         raise UserError(
-            f"a journal is a file of this machine, and {masked(place)} is none. Give "
+            f"a journal is a file of this machine, and {masked(url)} is none. Give "
             "sweep.storage=FILE or the URL of a database, such as sqlite:////tmp/sweep.db"
         )
     journal.parent.mkdir(parents=True, exist_ok=True)
     refuse_if(
         os.path.lexists(journal) and not is_journal(journal),
-        f"{place} is no journal of a search. Move it away, or give sweep.storage=FILE",
+        f"{url} is no journal of a search. Move it away, or give sweep.storage=FILE",
     )
     try:
         return JournalStorage(JournalFileBackend(str(journal), lock_obj=JournalLock(journal)))
@@ -80,7 +80,7 @@ def storage_at(place: str | None, output: str) -> Any:
     except Exception as error:  # it replays what it reads, which may be anything
         reason = shortened(f"{type(error).__name__}: {error}", LONGEST_REASON)
         raise Failure(
-            f"{place} is damaged: {reason}. Choose another output, or move it away and give "
+            f"{url} is damaged: {reason}. Choose another output, or move it away and give "
             "overwrite=true to begin again"
         ) from error
 
@@ -94,7 +94,7 @@ def is_journal(path: Path) -> bool:
 
 
 @contextmanager
-def storage_errors(place: str) -> Iterator[None]:
+def storage_errors(url: str) -> Iterator[None]:
     """Turn what Optuna, a database or the file system raises in the block into a Failure."""
     try:
         yield
@@ -108,7 +108,22 @@ def storage_errors(place: str) -> Iterator[None]:
             raise
         cause = error.__cause__ or error
         reason = shortened(str(getattr(cause, "strerror", None) or cause), LONGEST_REASON)
-        raise Failure(f"{masked(place)} cannot be used: {reason}") from error
+        raise Failure(f"{masked(url)} cannot be used: {reason}") from error
+
+
+def existing(storage: Any, name: str) -> Any:
+    """The study of this name; None where there is none. Raises UserError for another program's."""
+    if name not in optuna.get_all_study_names(storage):
+        return None
+    # Not `create_study`, which writes to the journal in any case.
+    study = optuna.load_study(study_name=name, storage=storage)
+    kept = study.user_attrs.get(ATTRIBUTE)
+    refuse_if(
+        study.get_trials(deepcopy=False) if kept is None else kept.get("version") != VERSION,
+        f"the study {masked(name)} is of another program, or of another version of tnctl. Choose "
+        "another output",
+    )
+    return study
 
 
 def opened(storage: Any, name: str, common: dict[str, Any], *, greater: bool, prune: bool) -> Any:
@@ -117,30 +132,16 @@ def opened(storage: Any, name: str, common: dict[str, Any], *, greater: bool, pr
     `common` is what all its trials have in common, as plain values. Raises UserError for the study
     of another search.
     """
-    if name in optuna.get_all_study_names(storage):
-        # Not `create_study`, which writes to the journal in any case.
-        study = optuna.load_study(study_name=name, storage=storage)
-    else:
+    study = existing(storage, name)
+    if study is None:
         direction = "maximize" if greater else "minimize"
         study = optuna.create_study(study_name=name, storage=storage, direction=direction)
-    study.pruner = MedianPruner() if prune else NopPruner()
-    kept = common_of(study)
-    if kept is None:
+    if (kept := study.user_attrs.get(ATTRIBUTE)) is None:
         study.set_user_attr(ATTRIBUTE, {"version": VERSION, **common})
     else:
         refuse_other_search(kept, common)
+    study.pruner = MedianPruner() if prune else NopPruner()
     return study
-
-
-def common_of(study: Any) -> dict[str, Any] | None:
-    """What all trials of a study have in common; None of a new one. Raises UserError."""
-    kept: dict[str, Any] | None = study.user_attrs.get(ATTRIBUTE)
-    refuse_if(
-        study.get_trials(deepcopy=False) if kept is None else kept.get("version") != VERSION,
-        f"the study {masked(study.study_name)} is of another program, or of another version of "
-        "tnctl. Choose another output",
-    )
-    return kept
 
 
 def refuse_other_search(kept: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -163,9 +164,7 @@ def delete(storage: Any, name: str, held: Callable[[int], AbstractContextManager
     `held` is the lock of a trial. Raises UserError for another program's study, and HeldError
     while another command trains a trial.
     """
-    if name in optuna.get_all_study_names(storage):
-        study = optuna.load_study(study_name=name, storage=storage)
-        common_of(study)
+    if (study := existing(storage, name)) is not None:
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             with held(trial.number):
                 pass
