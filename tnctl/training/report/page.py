@@ -19,7 +19,7 @@ from tnctl.training.report.report_document import (
     Report,
     number_of,
 )
-from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
+from tnctl.training.report.worker_figures import ExchangeReport, WorkerFigures
 
 DAYS_SHOWN = 400
 # Of recalibration: ctr does not change, and pctr comes near to it.

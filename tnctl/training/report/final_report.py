@@ -34,10 +34,10 @@ from tnctl.training.report.report_document import (
     Timing,
     number_of,
 )
+from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.run_folder import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import WorkerSums
 from tnctl.training.workers import Workers
 
 SMALL_BIAS = 0.02  # of COPC, that nobody would mend
