@@ -298,7 +298,7 @@ def test_a_second_signal_leaves_at_once(workspace, cli, at_step, monkeypatch):
 @pytest.mark.long
 def test_nothing_is_left_to_be_finished_once_the_model_is_saved(workspace, cli, monkeypatch):
     """A signal while the report is made leaves at once; the report is made up for."""
-    from tnctl.training import final_report
+    from tnctl.training.report import final_report
 
     def ablate(*_):
         terminate()

@@ -10,7 +10,7 @@ from tnctl import schema
 from tnctl.checkpoint.document import Epoch
 from tnctl.evaluation import metrics
 from tnctl.evaluation.metrics import HeadExamples, Scored
-from tnctl.training.final_report import error_of_auc, weak_points
+from tnctl.training.report.final_report import error_of_auc, weak_points
 from tnctl.training.report.report_document import Baseline, Best, Report, Timing
 
 

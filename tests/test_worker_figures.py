@@ -22,7 +22,7 @@ from tnctl.cluster.transport.frames import FrameError
 from tnctl.documents import parse
 from tnctl.training import observers
 from tnctl.training.observers import WorkerWatch, line_of, scalars_of
-from tnctl.training.worker_figures import (
+from tnctl.training.report.worker_figures import (
     ExchangeFigures,
     ExchangeReport,
     WorkerFigures,

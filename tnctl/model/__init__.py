@@ -10,14 +10,14 @@ from tnctl.model.recipe_settings import Tower
 
 if TYPE_CHECKING:
     from tnctl.model import layers
-    from tnctl.model.recipe_inputs import Inputs
+    from tnctl.model.inputs import Inputs
 
 __all__ = ["Inputs", "Tower", "layers"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "Inputs":
-        return import_module("tnctl.model.recipe_inputs").Inputs
+        return import_module("tnctl.model.inputs").Inputs
     if name == "layers":
         return import_module("tnctl.model.layers")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

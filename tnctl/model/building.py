@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tnctl.data.statistics import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
+from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
 from tnctl.model.recalibration import Recalibration
-from tnctl.model.recipe_inputs import Inputs
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label, Train
 from tnctl.tables import DenseTable, aligned
 

@@ -23,11 +23,11 @@ from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
 from tnctl.training import events, row_life, schedule
 from tnctl.training.events import Event, PassUnderWay
+from tnctl.training.report.tensorboard import EventFile
+from tnctl.training.report.worker_figures import KINDS, WorkerFigures, WorkerSums
 from tnctl.training.run_folder import TENSORBOARD, Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFile
-from tnctl.training.worker_figures import WorkerFigures, WorkerSums
 from tnctl.training.workers import SplitMetrics, Workers
 
 STEPS_BETWEEN_UPDATES = 8
@@ -68,15 +68,18 @@ class Stopwatch:
                 self.training += current.seconds_training
                 self.examples += current.examples
 
-    def seconds(self) -> float:
-        """Since the run began, without the time in which no process trained it."""
-        return self.earlier + time.perf_counter() - self.started
+    def now(self) -> dict[str, float]:
+        """The seconds since the run began, without the time in which no process trained it.
+
+        It is the first key under `timing` of lines of log.jsonl.
+        """
+        return {"seconds": round(self.earlier + time.perf_counter() - self.started, 3)}
 
     def timing(self) -> dict[str, float]:
         """The keys under `timing` in a line of log.jsonl."""
         speed = self.examples / self.training if self.training else 0.0
         return {
-            "seconds": round(self.seconds(), 3),
+            **self.now(),
             "training_seconds": round(self.training, 3),
             "input_wait_seconds": round(self.waiting, 3),
             "evaluation_seconds": round(self.evaluating, 3),
@@ -134,18 +137,17 @@ class WorkerWatch:
 
 def line_of(sums: WorkerSums) -> str:
     """The shares of each worker's time, and which of them the others waited for most."""
-    workers = sums.workers
     shares = {
-        "data": [worker.input_wait_seconds for worker in workers],
-        "compute": [worker.compute_seconds for worker in workers],
-        "peers": [worker.worker_wait_seconds + worker.idle_seconds for worker in workers],
-        "network": [worker.exchange_seconds for worker in workers],
+        "data": lambda worker: worker.input_wait_seconds,
+        "compute": lambda worker: worker.compute_seconds,
+        "peers": lambda worker: worker.worker_wait_seconds + worker.idle_seconds,
+        "network": lambda worker: worker.exchange_seconds,
     }
     parts = [
-        f"{name} {_listed([w.share(s) for w, s in zip(workers, seconds, strict=True)])}"
-        for name, seconds in shares.items()
+        f"{name} {_listed([worker.share(of(worker)) for worker in sums.workers])}"
+        for name, of in shares.items()
     ]
-    awaited, seconds = sums.exchanged.awaited, sum(worker.seconds for worker in workers)
+    awaited, seconds = sums.exchanged.awaited, sum(worker.seconds for worker in sums.workers)
     if seconds and awaited.max() >= LEAST_WAIT * seconds:
         parts.append(f"waited for worker {awaited.argmax()}")
     return f"workers: {', '.join(parts)}"
@@ -172,14 +174,11 @@ def scalars_of(sums: WorkerSums) -> dict[str, float]:
 
 
 def _by_process(figures: Sequence[WorkerFigures]) -> dict[str, Sequence[float]]:
-    return {
-        "compute_share": [process.share(process.compute_seconds) for process in figures],
-        "input_wait_share": [process.share(process.input_wait_seconds) for process in figures],
-        "worker_wait_share": [process.share(process.worker_wait_seconds) for process in figures],
-        "exchange_share": [process.share(process.exchange_seconds) for process in figures],
-        "idle_share": [process.share(process.idle_seconds) for process in figures],
-        "bytes_per_second": [process.bytes_per_second for process in figures],
+    shares = {
+        f"{kind}_share": [process.share(getattr(process, f"{kind}_seconds")) for process in figures]
+        for kind in KINDS
     }
+    return {**shares, "bytes_per_second": [process.bytes_per_second for process in figures]}
 
 
 def _tagged(figures: dict[str, Sequence[float]], kind: str) -> dict[str, float]:
@@ -316,10 +315,7 @@ class Recorder:
                 if logged(self._state.steps, earlier):
                     self._record_steps(current)
             case events.Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
-                timing = {
-                    "seconds": round(self._stopwatch.seconds(), 3),
-                    "evaluation_seconds": round(seconds, 3),
-                }
+                timing = {**self._stopwatch.now(), "evaluation_seconds": round(seconds, 3)}
                 fields = documents.plain(evaluation)
                 self._log.add("evaluation", **fields, better=is_best, timing=timing)
                 self._log.flush()
@@ -349,7 +345,7 @@ class Recorder:
             examples=sums.examples,
             **values,
             timing={
-                "seconds": round(self._stopwatch.seconds(), 3),
+                **self._stopwatch.now(),
                 "examples_per_second": round(speed, 1),
                 "input_wait_share": round(min(current.batches.seconds_waited / seconds, 1), 4),
                 **self._watch.since_line(),

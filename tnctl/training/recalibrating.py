@@ -83,7 +83,7 @@ def recalibrate(state: RunState, workers: "Workers", log: Log, stopwatch: "Stopw
         step=state.model_step,
         recalibration={name: vars(head) for name, head in heads.items()},
         validation=state.recalibrated,
-        timing={"seconds": round(stopwatch.seconds(), 3)},
+        timing=stopwatch.now(),
     )
     for name, head in heads.items():
         of_head = f" head {name}" if len(workers.model.heads) > 1 else ""

@@ -247,7 +247,7 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
             ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
         Log(output, content.manifest.metrics.log_lines)
         if files.list_folder(files.join(output, TENSORBOARD)):
-            from tnctl.training.tensorboard import EventFile
+            from tnctl.training.report.tensorboard import EventFile
 
             EventFile(output, content.manifest.steps_trained, claims).close()
         return content, moved

@@ -32,17 +32,17 @@ from tnctl.training import events, resuming, run_folder
 from tnctl.training import plan as plans
 from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
-from tnctl.training.final_report import write_report
 from tnctl.training.loop import train_passes
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
+from tnctl.training.report.final_report import write_report
 from tnctl.training.report.report_document import Report, Timing
+from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.row_life import table_words
 from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.tensorboard import EventFile
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
 from tnctl.training.workers import OneProcess, Workers
@@ -354,7 +354,7 @@ def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[No
                 event,
                 step=state.steps,
                 reason=str(error) if is_sentence else f"{type(error).__name__}: {error}",
-                timing={"seconds": round(stopwatch.seconds(), 3)},
+                timing=stopwatch.now(),
             )
             log.flush()
         raise

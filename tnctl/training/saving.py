@@ -148,7 +148,7 @@ class Checkpoints:
         """Lines of the log about the model that the run ends with, which is recalibrated if due."""
         state = self._state
         if schedule.keeps_best(self._conf):
-            timing = {"seconds": round(self._stopwatch.seconds(), 3)}
+            timing = self._stopwatch.now()
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
         if recalibrating.is_wanted(self._conf) and not daily(self._conf):
             recalibrating.recalibrate(state, self._workers, self._log, self._stopwatch)

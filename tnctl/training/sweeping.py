@@ -14,7 +14,6 @@ from tnctl.evaluation.metrics import shown
 from tnctl.schema import Conf
 from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run import train as train_conf
-from tnctl.training.training_run import train as train_conf
 
 # The name that a run has in messages, and the conf it trains.
 Run = tuple[str, Conf]

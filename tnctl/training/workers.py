@@ -37,12 +37,12 @@ from tnctl.model.parameter_tables import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.training import row_life
+from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.worker_figures import WorkerSums
 
 BATCHES_AHEAD = 4
 

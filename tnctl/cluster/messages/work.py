@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.transport.frames import FrameError
-from tnctl.training.worker_figures import ExchangeFigures, WorkerFigures
+from tnctl.training.report.worker_figures import ExchangeFigures, WorkerFigures
 
 COMPUTING, READING, WAITING, IDLE, OWNING, SENT, RECEIVED, LEFT_OUT, NETWORK = range(9)
 REPORTED = 9

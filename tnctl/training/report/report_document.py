@@ -15,7 +15,7 @@ from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.value_figures import ValueFigures
 from tnctl.model.recalibration import Recalibration
-from tnctl.training.worker_figures import ExchangeReport, WorkerFigures
+from tnctl.training.report.worker_figures import ExchangeReport, WorkerFigures
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
@@ -130,7 +130,7 @@ class Report:
     by: dict[Text, tuple[ValueFigures, ...]] | None = omitted()
     """with evaluation.by: the metrics on the rows of each value"""
     weak_points: tuple[Text, ...] | None = omitted()
-    """what is wrong, with what to try: tnctl.training.final_report"""
+    """what is wrong, with what to try: tnctl.training.report.final_report"""
     checkpoint: Text
     timing: Timing
 

@@ -12,6 +12,8 @@ from tnctl.documents import Count, omitted
 
 Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# What the main thread of a worker spends its seconds on.
+KINDS = ("compute", "input_wait", "worker_wait", "exchange", "idle")
 HELD = ("rows", "bytes", "role")  # the figures that are no sums
 
 
@@ -58,14 +60,8 @@ class WorkerFigures:
     @property
     def seconds(self) -> float:
         """Of the main thread, altogether; of a server, of its work and between."""
-        return (
-            (self.owner_seconds if self.role == "server" else 0.0)
-            + self.compute_seconds
-            + self.input_wait_seconds
-            + self.worker_wait_seconds
-            + self.exchange_seconds
-            + self.idle_seconds
-        )
+        of_server = self.owner_seconds if self.role == "server" else 0.0
+        return sum((getattr(self, f"{kind}_seconds") for kind in KINDS), of_server)
 
     def share(self, seconds: float) -> float:
         """A part of `seconds`, 0 before the first step."""

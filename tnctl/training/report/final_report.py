@@ -33,10 +33,10 @@ from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
 from tnctl.training.report.report_document import Baseline, Best, LogLine, Report, TableSize, Timing
+from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.run_folder import Log
 from tnctl.training.saving import Checkpoints
 from tnctl.training.state import RunState
-from tnctl.training.worker_figures import WorkerSums
 from tnctl.training.workers import Workers
 
 SMALL_BIAS = 0.02  # of COPC, that nobody would mend
