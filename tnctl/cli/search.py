@@ -67,8 +67,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     refuse_if("accept" in taken, "accept= is for days, which sweep.trials does not take")
     mixed, parameters = parameters_of(path, overrides)
     line, refits = Line(path, mixed), arguments.flag(taken, "sweep.refit")
-    trials = bounded(taken, "sweep.trials", 1, 1, MOST_TRIALS)
-    seed = bounded(taken, "sweep.seed", 1, 0, LARGEST_SEED)
+    trials = bounded(taken, "sweep.trials", 1, MOST_TRIALS)
+    seed = bounded(taken, "sweep.seed", 0, LARGEST_SEED)
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
     check_values(line, parameters)
     refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
@@ -80,10 +80,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     first = space.first()
     if refits:
         refit.conf_of_all_data(first, 1)
-    settings = search_loop.Settings(
-        trials, seed, prune, taken.get("sweep.storage"),
-        arguments.flag(taken, "overwrite"), golden,
-    )  # fmt: skip
+    storage, overwrite = taken.get("sweep.storage"), arguments.flag(taken, "overwrite")
+    settings = search_loop.Settings(trials, seed, prune, storage, overwrite, golden)
     summary, code = search_loop.search(space, settings)
     if summary.under_way:
         progress.say(
@@ -104,9 +102,9 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     return code
 
 
-def bounded(taken: dict[str, str], key: str, default: int, least: int, most: int) -> int:
-    """A whole number within bounds. Raises UserError."""
-    value = arguments.count(taken, key, default)
+def bounded(taken: dict[str, str], key: str, least: int, most: int) -> int:
+    """A whole number within bounds, by default 1. Raises UserError."""
+    value = arguments.count(taken, key, 1)
     refuse_if(
         not least <= value <= most,
         f"{key} must be between {least} and {most:,}. Received: {key}={value}",
@@ -117,15 +115,14 @@ def bounded(taken: dict[str, str], key: str, default: int, least: int, most: int
 def check_values(line: Line, parameters: list[Parameter]) -> None:
     """Compose the conf with each value by itself, and the first of the others. Raises UserError."""
     first = {parameter.key: parameter.tested()[0] for parameter in parameters}
-    checked: list[dict[str, str]] = []
-    for parameter in parameters:
-        for text in parameter.tested():
-            if (texts := first | {parameter.key: text}) not in checked:
-                checked.append(texts)
-                try:
-                    line.conf(texts)
-                except UserError as error:
-                    raise UserError(f"{words(texts)}: {error}", error.exit_code) from None
+    tested = (
+        first | {parameter.key: text} for parameter in parameters for text in parameter.tested()
+    )
+    for said, texts in {words(texts): texts for texts in tested}.items():
+        try:
+            line.conf(texts)
+        except UserError as error:
+            raise UserError(f"{said}: {error}", error.exit_code) from None
 
 
 def command(conf: str, overrides: list[str], output: str) -> str:
