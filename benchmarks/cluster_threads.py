@@ -117,21 +117,18 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     from tnctl.cluster.joining.liveness import SILENCE
     from tnctl.launch.local_processes import LocalProcesses
     from tnctl.launch.supervisor import TRAIN, Supervisor
-    from tnctl.schema import Conf
-
-    def run(conf: Conf) -> int:
-        task = {
-            "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0,
-            "accept": False,
-        }  # fmt: skip
-        Path(output).mkdir(parents=True)
-        logs = [Path(output) / f"rank-{rank}.log" for rank in range(WORKERS)]
-        command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
-        processes = LocalProcesses(logs, conf.cluster.timeout * SILENCE, command)
-        return Supervisor(lambda _: task, lambda: None, processes).run()
 
     values = [f"output={output}/run", "cluster=local", f"cluster.workers={WORKERS}", *overrides]
-    return compose.with_conf(Path(conf_file), values, run, takes_cluster=True)
+    conf = compose.compose_line(Path(conf_file), values, takes_cluster=True)
+    task = {
+        "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0,
+        "accept": False,
+    }  # fmt: skip
+    Path(output).mkdir(parents=True)
+    logs = [Path(output) / f"rank-{rank}.log" for rank in range(WORKERS)]
+    command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
+    processes = LocalProcesses(logs, conf.cluster.timeout * SILENCE, command)
+    return Supervisor(lambda _: task, lambda: None, processes).run()
 
 
 def show(conf: Path, output: Path, overrides: Sequence[str]) -> None:

@@ -35,15 +35,8 @@ def parts(workspace):
 
 def conf_of(workspace, monkeypatch, *overrides, output="run"):
     monkeypatch.chdir(workspace)
-    confs = []
     given = [f"output={output}", "train.threads=1", "evaluation.ablate=false", *overrides]
-    compose.with_conf(
-        workspace / "small.yaml",
-        given,
-        lambda conf: confs.append(conf) or 0,
-        takes_cluster=True,
-    )
-    return confs[0]
+    return compose.compose_line(workspace / "small.yaml", given, takes_cluster=True)
 
 
 def digest_of(folder):

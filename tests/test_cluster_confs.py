@@ -31,10 +31,7 @@ MEASURED = ["~slots.price_range", "numeric.quality.mean=0", "numeric.quality.dev
 
 def composed(folder, monkeypatch, *overrides):
     monkeypatch.chdir(folder)
-    confs = []
-    given = ["train.threads=1", *overrides]
-    compose.with_conf(folder / "small.yaml", given, lambda conf: confs.append(conf) or 0)
-    return confs[0]
+    return compose.compose_line(folder / "small.yaml", ["train.threads=1", *overrides])
 
 
 def together(conf, workers, **options):

@@ -719,16 +719,9 @@ def test_shipped_confs_read_their_files(tmp_path, name):
         data = content if isinstance(content, bytes) else content.encode()
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes(data)
-    confs = []
-
-    def job(conf):
-        confs.append(conf)
-        return 0
-
     root = [] if name == "generated" else [f"data.root={tmp_path}"]
     given = [f"data={name.split()[0]}", *root, *overrides]
-    assert compose.with_conf(compose.conf_file("lr"), given, job) == 0
-    [conf] = confs
+    conf = compose.compose_line(compose.conf_file("lr"), given)
     assert len(conf.slots) == slots
     measured = measure(conf)
     [window] = windows(

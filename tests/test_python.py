@@ -428,6 +428,22 @@ def test_what_is_no_run(trained, monkeypatch, arguments, named, words):
     assert words in refused(tnctl.open, *arguments, **named)
 
 
+def test_what_commands_ask_of_a_run(ran, trained, run, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(trained)
+    printed = json.loads(ran("evaluate", "output=run", cwd=trained).out)
+    assert run.evaluate() == printed | {"checkpoint": run.checkpoint}
+    assert run.predict_files(tmp_path / "scores.csv", "csv") == expected.num_rows
+    assert pyarrow.csv.read_csv(tmp_path / "scores.csv").num_rows == expected.num_rows
+    assert "is there already" in refused(run.predict_files, tmp_path / "scores.csv", "csv")
+    assert {entry.name for entry in run.importance().inputs} >= {"user_id", "price"}
+    graph, embeddings = tmp_path / "graph", tmp_path / "embeddings"
+    run.split_graph(graph, golden=5)
+    run.export_embeddings(embeddings, precision="float16")
+    assert all(figure.held for figure in run.verify_serving(graph, embeddings))
+    alone = tnctl.open(checkpoint=run.checkpoint)
+    assert "give to=URL too" in refused(alone.predict_files)
+
+
 def test_damaged_runs(run_copy, rows):
     opened = tnctl.open(run_copy / "run")
     folder = Path(opened.checkpoint)

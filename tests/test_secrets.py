@@ -350,7 +350,7 @@ def test_an_error_of_a_library_has_none(run_without_secrets, monkeypatch):
     def failing(_):
         raise RuntimeError(f"cannot connect to s3://ali:{PASSWORD}@host")
 
-    monkeypatch.setattr(evaluate, "with_checkpoint", lambda *_, **__: failing(None))
+    monkeypatch.setattr(evaluate, "chosen", lambda *_, **__: failing(None))
     done = run_without_secrets("evaluate", "output=run", code=1)
     assert "RuntimeError: cannot connect to s3://***@host" in done.err
 

@@ -369,13 +369,11 @@ def test_any_plain_value_comes_back(trained):
     values["data"]["missing"] = texts
     values["slots"]["item_id"]["column"] = "2024-01-01"
     values["optimizer"]["dense"]["epsilon"] = 1e-08
-    confs = []
-    assert compose.with_saved(values, [], lambda conf: confs.append(conf) or 0) == 0
-    assert conf_to_json(confs[0]) == conf_to_json(schema.from_values(values))
+    conf = compose.compose_saved(values, [])
+    assert conf_to_json(conf) == conf_to_json(schema.from_values(values))
     # Overrides are the user's own, and may be resolved.
     override = "data.root=${output}/data"
-    compose.with_saved(values, [override], lambda conf: confs.append(conf) or 0)
-    assert confs[1].data.root == f"{values['output']}/data"
+    assert compose.compose_saved(values, [override]).data.root == f"{values['output']}/data"
 
 
 def test_what_could_not_be_read_again_is_not_trained(cli, workspace):

@@ -18,9 +18,9 @@ _MODULES = {
     "Failure": "errors",
     "Run": "api.opened_run",
     "UserError": "errors",
-    "compose": "api.composed_conf",
+    "compose": "api.calls",
     "ids": "api.opened_run",
-    "open": "api.opened_run",
+    "open": "api.opening",
     "train": "api.training",
 }
 

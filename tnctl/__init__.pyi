@@ -1,7 +1,7 @@
-from tnctl.api.composed_conf import compose as compose
+from tnctl.api.calls import compose as compose
 from tnctl.api.opened_run import Run as Run
 from tnctl.api.opened_run import ids as ids
-from tnctl.api.opened_run import open as open
+from tnctl.api.opening import open as open
 from tnctl.api.training import train as train
 from tnctl.errors import Failure as Failure
 from tnctl.errors import UserError as UserError

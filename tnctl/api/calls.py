@@ -1,4 +1,4 @@
-"""What the functions of Python have in common: their arguments, and errors in one line."""
+"""`tnctl.compose`, and what the functions of Python have in common: arguments, and their errors."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from tnctl.errors import UserError, quoted
 from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
+from tnctl.schema import Conf
 
 Url = str | PathLike[str]
 # Hydra, which composes confs, has one state for the whole process.
@@ -28,28 +29,19 @@ def in_one_line() -> Iterator[None]:
 def text_of(url: Url, argument: str) -> str:
     """A path or URL as text. Raises UserError for anything else."""
     text: Any = fspath(url) if isinstance(url, PathLike) else url
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise UserError(f"{argument} is a path or URL. Received: {quoted(repr(url))}")
     return text
 
 
-def overrides_of(given: Sequence[str]) -> list[str]:
-    """Overrides of a conf, as the command line takes them, ready for Hydra. Raises UserError.
+def compose(conf: Url, overrides: Sequence[str] = ()) -> Conf:
+    """The checked conf of `tnctl train conf=NAME key=value …`.
 
-    Options, and arguments of commands such as to=, are refused: functions have their own.
+    `conf` is the name of a shipped conf, or the path of a YAML file. Overrides are written as on
+    the command line, without the shell's quotes. Raises UserError for what is no conf.
     """
-    from tnctl.cli import arguments
+    import tnctl.cli.compose as composing
 
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise UserError(
-            "overrides is a list of texts, such as ['train.epochs=2']. Received: "
-            f"{quoted(repr(given))}"
-        )
-    for override in given:
-        key = str(override).partition("=")[0]
-        if not isinstance(override, str) or override.startswith("-"):
-            shown = quoted(repr(override))
-            raise UserError(f"an override is a text such as 'train.epochs=2'. Received: {shown}")
-        if key in arguments.ARGUMENTS:
-            raise UserError(f"{key}= is an argument of commands, and no key of a conf")
-    return [arguments.quoted_for_hydra(override) for override in given]
+    with in_one_line(), COMPOSING:
+        path = composing.conf_file(text_of(conf, "conf"))
+        return composing.compose_run(path, composing.overrides_of(overrides))

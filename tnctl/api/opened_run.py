@@ -1,54 +1,35 @@
-"""`tnctl.open` and `tnctl.ids`: a trained model, to be asked from Python."""
+"""A trained model: what is asked of it from Python and by commands. `tnctl.Run`, `tnctl.ids`."""
 
+import contextlib
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tnctl import files
-from tnctl.api.calls import COMPOSING, Url, in_one_line, overrides_of, text_of
-from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.api.calls import Url, in_one_line, text_of
+from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
+from tnctl.model.quiet import quiet_tensorflow
 from tnctl.saved_conf import conf_of
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Data
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
     from tnctl.checkpoint.chain import Checkpoint
+    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+    from tnctl.evaluation.importance import Importance
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
+    from tnctl.ownership import Claims
+    from tnctl.serving.graph.graph_document import GraphManifest
+    from tnctl.serving.rows.export_document import RowsManifest
+    from tnctl.serving.verify.parity import CheckedFigure
     from tnctl.training.report.report_document import Report
 
-
-def open(
-    output: Url | None = None, *, checkpoint: Url | None = None, overrides: Sequence[str] = ()
-) -> "Run":
-    """The model of a run's newest complete checkpoint, or of the one in a folder.
-
-    `output` is the folder or URL of the run, `checkpoint` that of one checkpoint; the run may be
-    under way. The conf is the checkpoint's own, with `overrides`. The model is loaded when it is
-    first used. Raises UserError, and Failure when there is no such model or it is damaged.
-    """
-    from tnctl.cli.checkpoint_choice import with_checkpoint
-
-    given = overrides_of(overrides)
-    if any(override.startswith("output=") for override in given):
-        raise UserError("output= is among the overrides. Give it as the first argument")
-    if output is not None:
-        given += overrides_of([f"output={text_of(output, 'output')}"])
-    if checkpoint is not None:
-        given.append(f"checkpoint={text_of(checkpoint, 'checkpoint')}")
-    opened: list[Run] = []
-
-    def keep(checkpoint: "Checkpoint", conf: Conf, _: dict[str, str]) -> int:
-        opened.append(Run(checkpoint, conf, conf.output if output is not None else None))
-        return 0
-
-    with in_one_line(), COMPOSING:
-        with_checkpoint(given, ("checkpoint",), keep)
-    return opened[0]
+PREDICTION_FORMATS = ("parquet", "csv", "jsonl")
 
 
 def ids(run: "Url | Run", slot: str, values: Any) -> "np.ma.MaskedArray[Any, np.dtype[np.uint64]]":
@@ -95,8 +76,19 @@ class Run:
     Methods may be called from several threads, one after the other at a time.
     """
 
-    def __init__(self, checkpoint: "Checkpoint", conf: Conf, output: str | None) -> None:
+    def __init__(
+        self,
+        checkpoint: "Checkpoint",
+        conf: Conf,
+        output: str | None,
+        processes: "ClusterProcesses | None" = None,
+    ) -> None:
+        """`output` is the folder of the run, None of a checkpoint alone.
+
+        `processes` are the workers that read the model and write an export, by default this one.
+        """
         self._checkpoint, self._conf, self._output = checkpoint, conf, output
+        self._processes = processes
         # A model has buffers for one batch.
         self._lock = threading.RLock()
 
@@ -112,6 +104,11 @@ class Run:
     def step(self) -> int:
         """The step that the checkpoint was saved after."""
         return self._checkpoint.step
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names of what is predicted."""
+        return tuple(self._checkpoint.manifest.heads)
 
     @property
     def conf(self) -> Conf:
@@ -154,9 +151,9 @@ class Run:
         recalibrated. It computes in graphs (`network.predict`, tf.function), not eagerly. What is
         done to it does not change what `predict` returns.
         """
-        from tnctl.model.building import build_network
+        with self._tensorflow():
+            from tnctl.model.building import build_network
 
-        with in_one_line(), self._lock:
             model = self._reader.model
             network, _ = build_network(model.conf, model.layout, "float32")
             network.set_weights(model.inference_network.get_weights())
@@ -172,10 +169,95 @@ class Run:
         pandas the result has the index, which `to_pandas` returns. Raises UserError for what is
         no table, and Failure for a missing column or the first value that cannot be read.
         """
-        from tnctl.evaluation.predictions import predict_table
+        with self._tensorflow():
+            from tnctl.evaluation.predictions import predict_table
 
-        with in_one_line(), self._lock:
             return predict_table(self._inference, self._conf, table)
+
+    def predict_files(
+        self, to: Url | None = None, kind: str = "parquet", *, overwrite: bool = False
+    ) -> int:
+        """Write the scores of data.test, else of data.validation; returns the number of rows.
+
+        `to` is a file or URL, by default predictions.KIND in the output of the run, and `kind` is
+        parquet, csv or jsonl. An existing file is replaced with `overwrite`, or when it is the
+        default one and tnctl wrote it. Columns are those of data.carry and of `predict`. Raises
+        UserError and Failure.
+        """
+        refuse_if(kind not in PREDICTION_FORMATS, f"kind is one of {', '.join(PREDICTION_FORMATS)}")
+        split = split_given(self._conf.data, "score")
+        path, claims = self.place_of_predictions(to, kind)
+        reads = [link.folder for link in self._checkpoint.chain()]
+        if self._conf.recipe_name.endswith(".py"):
+            reads.append(self._conf.recipe_name)
+        with self._tensorflow():
+            from tnctl.evaluation import predictions
+            from tnctl.progress import say
+
+            reader = self._reader
+            with contextlib.closing(reader.predictions(split)) as tables:
+                rows = predictions.predict(
+                    reader.model, tables, self._conf, split, path, kind, reads, overwrite, claims
+                )
+            say(
+                f"{rows:,} predictions of data.{split} by the model of "
+                f"{self._checkpoint.step_in_words} written to {path}"
+            )
+            return rows
+
+    def place_of_predictions(self, to: Url | None, kind: str) -> "tuple[str, Claims | None]":
+        """The file that `predict_files` writes, and the list of tnctl's files that it is on."""
+        from tnctl import ownership
+        from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
+
+        if to is not None:
+            return text_of(to, "to"), None
+        path = self.place_of(f"{PREDICTIONS}.{kind}")
+        return path, ownership.Claims(self._conf.output, ownership.RUN, [PREDICTIONS_LIST])
+
+    def place_of(self, name: str) -> str:
+        """A file or folder in the output of the run. Raises UserError for a checkpoint alone."""
+        refuse_if(
+            self._output is None,
+            "with checkpoint= alone give to=URL too: a checkpoint does not say where this command "
+            "may write",
+        )
+        return files.join(self._conf.output, name)
+
+    def evaluate(self) -> dict[str, Any]:
+        """What `tnctl evaluate` prints: metrics of data.test, else of data.validation.
+
+        Plain values: `checkpoint`, `split`, the metrics, and `by` with evaluation.by. Raises
+        UserError without such data, and Failure when it cannot be read.
+        """
+        split = split_given(self._conf.data, "evaluate on")
+        with self._tensorflow():
+            from tnctl.documents import plain
+            from tnctl.evaluation.value_figures import figures_by_value
+            from tnctl.progress import waiting
+
+            reader = self._reader
+            with waiting(f"evaluating on data.{split}"):
+                metrics = reader.metrics(split)
+                if self._conf.evaluation.by:
+                    metrics["by"] = plain(figures_by_value(self._inference, self._conf, split))
+        metrics.pop("histogram", None)  # long, and for the page of a run
+        return {"checkpoint": self.checkpoint, "split": split, **metrics}
+
+    def importance(self) -> "Importance":
+        """What each input is worth, by its values shuffled: `tnctl ablate`.
+
+        On data.validation, else on data.test. Raises UserError and Failure.
+        """
+        from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
+
+        split = split_given(self._conf.data, "score", MEASURED_SPLITS)
+        with self._tensorflow():
+            from tnctl.progress import waiting
+
+            inference = self._inference
+            with waiting(f"scoring data.{split} with each input shuffled"):
+                return permutation_importance(inference, self._conf, split)
 
     def embeddings(self, slot: str, values: Any) -> "pa.Table":
         """The trained row of each value of a slot: what stands in the data, not its id.
@@ -187,17 +269,95 @@ class Run:
         of life.shows.cvm at its end, if they have one. Without a row they are zeros. Raises
         UserError and Failure.
         """
-        from tnctl.evaluation.model_readers import value_rows
+        with self._tensorflow():
+            from tnctl.evaluation.model_readers import value_rows
 
-        with in_one_line(), self._lock:
             return value_rows(self._reader, slot, values)
+
+    def split_graph(self, to: Url, **settings: Any) -> "GraphManifest":
+        """Write the dense graph to a folder or URL: `tnctl split-graph`.
+
+        `settings` are those of `tnctl.serving.graph.splitting.split`. Returns the content of
+        serving.json. Raises UserError and Failure.
+        """
+        with self._tensorflow():
+            from tnctl.model.graph import BY_SLOT, PACKED
+            from tnctl.progress import say, waiting
+            from tnctl.serving.graph.splitting import split
+
+            to = text_of(to, "to")
+            with waiting("splitting the graph"):
+                manifest = split(self._checkpoint, self._conf, to, **settings)
+            for name in (BY_SLOT, PACKED):
+                say(f"signature {name}: {len(manifest.signatures.of(name))} inputs")
+            say(f"graph of {self._checkpoint.step_in_words} written to {to}")
+            return manifest
+
+    def export_embeddings(self, to: Url, **settings: Any) -> "RowsManifest":
+        """Write the rows to a folder or URL: `tnctl export-embeddings`.
+
+        `settings` are those of `tnctl.serving.rows.export.export`. Returns the manifest of the
+        export. Raises UserError and Failure.
+        """
+        with self._tensorflow():
+            from tnctl.serving.rows.export import export
+
+            writers = None if self._processes is None else self._processes.writers()
+            to = text_of(to, "to")
+            return export(self._checkpoint, self._conf, to, writers=writers, **settings)
+
+    def verify_serving(
+        self, graph: Url, embeddings: Url, *, prefix: str = "tnctl", endpoint: str | None = None
+    ) -> "list[CheckedFigure]":
+        """Compare a graph and embeddings with the model: `tnctl verify-serving`.
+
+        With `endpoint`, the URL of a running service, golden rows are sent to it too. Raises
+        UserError and Failure.
+        """
+        graph, embeddings = text_of(graph, "graph"), text_of(embeddings, "embeddings")
+        checkpoint = self._checkpoint
+        with self._tensorflow():
+            from tnctl.progress import waiting
+            from tnctl.serving.verify import parity
+
+            with waiting("comparing serving with training"):
+                figures = parity.verify(
+                    checkpoint, self._conf, graph, embeddings, prefix, self._load
+                )
+                if endpoint is not None:
+                    figures += parity.verify_endpoint(
+                        endpoint, graph, embeddings, prefix, checkpoint
+                    )
+                return figures
+
+    @contextlib.contextmanager
+    def _tensorflow(self) -> Iterator[None]:
+        """One call at a time, for which TensorFlow is imported."""
+        with in_one_line(), self._lock:
+            quiet_tensorflow()
+            yield
+
+    def _load(self, checkpoint: "Checkpoint", conf: Conf) -> "LocalReader":
+        from tnctl.evaluation.model_readers import LocalReader
+
+        return (self._processes.readers if self._processes else LocalReader)(checkpoint, conf)
 
     @cached_property
     def _reader(self) -> "LocalReader":
-        from tnctl.evaluation.model_readers import LocalReader
-
-        return LocalReader(self._checkpoint, self._conf)
+        return self._load(self._checkpoint, self._conf)
 
     @cached_property
     def _inference(self) -> "Inference":
         return self._reader.inference(self._conf.train.batch_rows)
+
+
+def split_given(data: Data, what: str, splits: Sequence[str] = ()) -> str:
+    """The first of some splits that the conf has data for. Raises UserError without one."""
+    from tnctl.evaluation.split_scoring import REPORTED_SPLITS, first_given
+
+    splits = splits or REPORTED_SPLITS
+    split = first_given(data, splits)
+    if split is None:
+        given = " or ".join(f"data.{name}=FILES" for name in splits)
+        raise UserError(f"there is nothing to {what}. Give {given}")
+    return split

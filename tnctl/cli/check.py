@@ -1,17 +1,17 @@
 """`tnctl check`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments, compose
 from tnctl.cli.printing import print_json, say, table
 from tnctl.errors import refuse_if
 from tnctl.model.quiet import quiet_tensorflow
-from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
+    from tnctl.data.id_growth import Growth
     from tnctl.training.check.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
@@ -21,10 +21,7 @@ FORMATS = ("text", "json")
 
 def run(given: list[str]) -> int:
     """Show what a conf and a sample of its data come to; exit code 0 when it can be trained."""
-    return compose.with_named_conf(given, TAKES, check, takes_cluster=True)
-
-
-def check(conf: Conf, taken: dict[str, str]) -> int:
+    conf, taken = compose.composed(given, TAKES, takes_cluster=True)
     conf.check_training()
     rows = arguments.count(taken, "rows", 100_000)
     refuse_if(rows == 0, "rows must be at least 1. Received: rows=0")
@@ -51,7 +48,6 @@ def check(conf: Conf, taken: dict[str, str]) -> int:
 
 def described(findings: "Forecast") -> dict[str, Any]:
     """The findings as plain values."""
-    rows = findings.rows
     values = dataclasses.asdict(findings)
     if (each := findings.workers) is None:
         del values["workers"]
@@ -61,42 +57,35 @@ def described(findings: "Forecast") -> dict[str, Any]:
             values["workers"]["bytes_of_server"] = bounded(*each.bytes_of_server)
         else:
             del values["workers"]["servers"], values["workers"]["server_bytes"]
-    return values | {
-        "rows": rows and bounded(rows.estimate, rows.low, rows.high),
-        "groups": {
-            name: {
-                "distinct": growth.now,
-                "exponent": growth.exponent,
-                "at_end": bounded(growth.end, growth.low, growth.high),
-            }
-            for name, growth in findings.groups.items()
-        },
-        "lives": {
-            name: {
-                "rules": life.rules,
-                "ids": bounded(life.ids.end, life.ids.low, life.ids.high),
-                "rows": bounded(life.rows.end, life.rows.low, life.rows.high),
-            }
-            for name, life in findings.lives.items()
-        },
-        "tables": {
-            name: {
-                "row_bytes": table.row_bytes,
-                "rows": bounded(*table.rows),
-                "bytes": bounded(*table.bytes),
-                "sketch_bytes": table.sketch_bytes,
-                "overcount": table.overcount,
-            }
-            for name, table in findings.tables.items()
-        },
-        "x": [
-            {"input": name, "column": column, "width": width} for name, column, width in findings.x
-        ],
-        "sequences": [
-            {"input": name, "length": length, "width": width}
-            for name, length, width in findings.sequences
-        ],
+    rows = findings.rows
+    values["rows"] = rows and bounded(rows.estimate, rows.low, rows.high)
+    values["groups"] = {
+        name: {"distinct": ids.now, "exponent": ids.exponent, "at_end": at_end_of(ids)}
+        for name, ids in findings.groups.items()
     }
+    values["lives"] = {
+        name: {"rules": life.rules, "ids": at_end_of(life.ids), "rows": at_end_of(life.rows)}
+        for name, life in findings.lives.items()
+    }
+    values["tables"] = {
+        name: {
+            "row_bytes": of_table.row_bytes,
+            "rows": bounded(*of_table.rows),
+            "bytes": bounded(*of_table.bytes),
+            "sketch_bytes": of_table.sketch_bytes,
+            "overcount": of_table.overcount,
+        }
+        for name, of_table in findings.tables.items()
+    }
+    for key, first in (("x", "column"), ("sequences", "length")):
+        values[key] = [
+            {"input": name, first: number, "width": width} for name, number, width in values[key]
+        ]
+    return values
+
+
+def at_end_of(ids: "Growth") -> dict[str, float]:
+    return bounded(ids.end, ids.low, ids.high)
 
 
 def bounded(estimate: float, low: float, high: float) -> dict[str, float]:
@@ -113,8 +102,8 @@ def show(recipe: str, findings: "Forecast") -> None:
     say(f"read {findings.sample_rows:,} rows of {rows_in_words(findings)} in data.train{skipped}")
     if findings.days is not None:
         show_days(findings.days)
-    table(
-        "",
+    at_end = {group: span(ids.end, ids.low, ids.high) for group, ids in findings.groups.items()}
+    section(
         ("slot", "coverage", "mean ids", "most", "distinct", "at the end"),
         [
             (
@@ -123,22 +112,19 @@ def show(recipe: str, findings: "Forecast") -> None:
                 f"{slot.mean_ids:.2f}",
                 slot.most_ids,
                 f"{slot.distinct:,}",
-                at_end(findings, slot.group, name),
+                at_end[slot.group] + (f" (group {slot.group})" if slot.group != name else ""),
             )
             for name, slot in findings.slots.items()
         ],
     )
-    say("")
     show_numbers(findings)
-    table("", ("label", "mean"), [(name, f"{rate:.4f}") for name, rate in findings.labels.items()])
-    say("")
+    section(("label", "mean"), [(name, f"{rate:.4f}") for name, rate in findings.labels.items()])
     rows = [
         (name, span(*tables.rows), span(*tables.bytes, shown=size))
         for name, tables in findings.tables.items()
     ]
     rows.append(("dense weights", f"{findings.dense_weights:,}", size(findings.dense_bytes)))
-    table("", ("at the end", "rows", "memory"), rows)
-    say("")
+    section(("at the end", "rows", "memory"), rows)
     if findings.workers is not None:
         show_workers(findings.workers)
     show_lives(findings)
@@ -153,6 +139,12 @@ def show(recipe: str, findings: "Forecast") -> None:
         say(f"warning: {warning}")
     if not findings.warnings:
         say("no warnings: this conf can be trained")
+
+
+def section(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """A table, and a line without text."""
+    table("", headings, rows)
+    say("")
 
 
 def show_numbers(findings: "Forecast") -> None:
@@ -172,8 +164,7 @@ def show_numbers(findings: "Forecast") -> None:
         for name, number in findings.numbers.items()
     ]
     headings = ("number", "present", "mean", "lowest", "1 %", "median", "99 %", "highest")
-    table("", headings, rows)
-    say("")
+    section(headings, rows)
 
 
 def show_workers(each: "WorkerMemory") -> None:
@@ -188,8 +179,7 @@ def show_workers(each: "WorkerMemory") -> None:
         ("TensorFlow, and batches on their way, about", size(each.process_bytes)),
         ("together", span(*each.bytes, shown=size)),
     ]
-    table("", (f"each of {each.workers} workers", "memory"), rows)
-    say("")
+    section((f"each of {each.workers} workers", "memory"), rows)
     if each.servers:
         rows = [
             part,
@@ -197,8 +187,7 @@ def show_workers(each: "WorkerMemory") -> None:
             ("Python, and messages on their way, about", size(each.server_bytes)),
             ("together", span(*each.bytes_of_server, shown=size)),
         ]
-        table("", (f"each of {each.servers} servers", "memory"), rows)
-        say("")
+        section((f"each of {each.servers} servers", "memory"), rows)
 
 
 def show_days(days: "Days") -> None:
@@ -262,12 +251,6 @@ def rows_in_words(findings: "Forecast") -> str:
     days = findings.days
     by = "the sizes of the files" if days is None else f"those of {days.there[0]}"
     return f"about {short(findings.rows.estimate)} (by {by})"
-
-
-def at_end(findings: "Forecast", group: str, slot: str) -> str:
-    growth = findings.groups[group]
-    shared = f" (group {group})" if group != slot else ""
-    return span(growth.end, growth.low, growth.high) + shared
 
 
 def short(number: float) -> str:

@@ -1,75 +1,52 @@
 """`tnctl checkpoint list | inspect | verify | diff | compact | prune`."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tnctl.cli import arguments
-from tnctl.cli.printing import print_json
-from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.cli.printing import print_json, urls_and_json
+from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.chain import Checkpoint
 
-TAKES = ("to", "keep", "yes")
-USAGE = """list|inspect|verify|diff|compact|prune URL … [--json]
-
-  list URL                 the checkpoints of a run
-  inspect URL              what is in one: rows, norms, ages, shows, lineage
-  verify URL               whether every byte is as it was written
-  diff URL URL             what changed from one to another
-  compact URL to=URL       one full checkpoint of a delta and those it is built on
-  prune URL keep=N         remove all but the newest, the best, and what they are built on
-
-URL is the output of a run (its newest checkpoint), or the folder of one checkpoint."""
+# What a command finds or has done: the value of --json, and what shows it on the terminal.
+Findings = tuple[Any, Callable[[], None]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Part:
     """One of the commands: how it is called, and what it does."""
 
     sentence: str
     usage: str
-    urls: int
-    job: Callable[["Request"], int]
+    find: Callable[..., Findings]
+    """Takes URLs, and arguments as keywords."""
+    urls: int = 1
     takes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """The arguments of one of the commands: URLs, key=value, and whether JSON is printed."""
-
-    urls: list[str]
-    values: dict[str, str]
-    as_json: bool
 
 
 def run(given: list[str]) -> int:
     """Dispatch to one of the commands; returns the exit code."""
-    if not given:
-        raise UserError(f"give a command: {', '.join(PARTS)}")
+    refuse_if(not given, f"give a command: {', '.join(PARTS)}")
     name, *rest = given
     if name not in PARTS:
         raise UserError(f"no command {quoted(name)}. {did_you_mean(name, PARTS)}")
     part = PARTS[name]
-    words = [word for word in rest if word != "--json"]
-    if option := next((word for word in words if word.startswith("-")), None):
-        raise UserError(f"no option {option}. The options are --help and --json")
-    values, urls = arguments.part(words, part.takes)
-    if len(urls) != part.urls:
-        raise UserError(
-            f"{name} takes {part.urls} URL{'s'[: part.urls - 1]}: tnctl checkpoint {name} "
-            f"{part.usage}. Received: {' '.join(urls) or 'none'}"
-        )
-    return part.job(Request([plain(url) for url in urls], values, "--json" in rest))
-
-
-def plain(url: str) -> str:
-    """A URL as given by itself. Raises UserError for `output=URL` and the like."""
-    key, equals, value = url.partition("=")
-    if equals and key in ("output", "checkpoint", "conf"):
-        raise UserError(f"give the URL by itself, without {key}=: {value.strip(chr(39))}")
-    return url
+    values, urls, as_json = urls_and_json(rest, part.takes)
+    refuse_if(
+        len(urls) != part.urls,
+        f"{name} takes {part.urls} URL{'s'[: part.urls - 1]}: tnctl checkpoint {name} "
+        f"{part.usage}. Received: {' '.join(urls) or 'none'}",
+    )
+    value, show = part.find(*urls, **values)
+    if as_json:
+        print_json(value)
+    else:
+        show()
+    return 1 if name == "verify" and value["findings"] else 0
 
 
 def opened(url: str, usable: bool = True) -> "Checkpoint":
@@ -85,144 +62,133 @@ def opened(url: str, usable: bool = True) -> "Checkpoint":
     return checkpoint
 
 
-def list_(request: Request) -> int:
+def list_(url: str) -> Findings:
     """The checkpoints of a run, the oldest first."""
     from tnctl.checkpoint import listing
-    from tnctl.cli import checkpoint_report
+    from tnctl.cli.checkpoint_report import show_list
+    from tnctl.documents import plain
 
-    entries = listing.entries(listing.all_meant(request.urls[0]))
-    if request.as_json:
-        print_json([dataclasses.asdict(entry) for entry in entries])
-    else:
-        checkpoint_report.show_list(entries)
-    return 0
+    entries = listing.entries(listing.all_meant(url))
+    return plain(entries), partial(show_list, entries)
 
 
-def inspect(request: Request) -> int:
+def inspect(url: str) -> Findings:
     """What is in a checkpoint."""
     from tnctl.checkpoint import checkpoint_inspection
-    from tnctl.cli import checkpoint_report
+    from tnctl.cli.checkpoint_report import show_inspection
 
-    findings = checkpoint_inspection.inspect(opened(request.urls[0]))
-    if request.as_json:
-        print_json(findings)
-    else:
-        checkpoint_report.show_inspection(findings)
-    return 0
+    values = checkpoint_inspection.inspect(opened(url))
+    return values, partial(show_inspection, values)
 
 
-def verify(request: Request) -> int:
+def verify(url: str) -> Findings:
     """Read all of a checkpoint, and of those it is built on; exit code 1 when anything is wrong."""
     from tnctl.checkpoint import verification
     from tnctl.checkpoint.listing import one_meant
+    from tnctl.documents import plain
     from tnctl.progress import say
 
-    folder = one_meant(request.urls[0], usable=False)
+    folder = one_meant(url, usable=False)
     findings = verification.verify(folder)
-    if request.as_json:
-        print_json({"folder": folder, **dataclasses.asdict(findings)})
-    else:
-        for finding in findings.findings:
-            say(finding)
-        if not findings.findings:
-            say(
-                f"{folder} is whole: {findings.files:,} files, {findings.rows:,} rows, "
-                f"{len(findings.chain)} checkpoint{'s'[: len(findings.chain) - 1]} in its chain"
-            )
-    return 1 if findings.findings else 0
+    links = len(findings.chain)
+    whole = (
+        f"{folder} is whole: {findings.files:,} files, {findings.rows:,} rows, {links} "
+        f"checkpoint{'s'[: links - 1]} in its chain"
+    )
+    return {"folder": folder, **plain(findings)}, partial(say, *(findings.findings or [whole]))
 
 
-def diff(request: Request) -> int:
+def diff(url: str, other: str) -> Findings:
     """What changed from one checkpoint to another."""
     from tnctl.checkpoint import difference
-    from tnctl.cli import checkpoint_report
+    from tnctl.cli.checkpoint_report import show_difference
+    from tnctl.documents import plain
 
-    a, b = map(opened, request.urls)
-    findings = difference.compare(a, b)
-    if request.as_json:
-        print_json(dataclasses.asdict(findings))
-    else:
-        checkpoint_report.show_difference(findings)
-    return 0
+    values = plain(difference.compare(opened(url), opened(other)))
+    return values, partial(show_difference, values)
 
 
-def compact(request: Request) -> int:
+def compact(url: str, to: str | None = None) -> Findings:
     """Fold a chain of checkpoints into one full checkpoint."""
     from tnctl.checkpoint import compaction
     from tnctl.progress import say
 
-    if "to" not in request.values:
+    if to is None:
         raise UserError(
             "compact needs to=URL, the folder of the new checkpoint; in its own place others may "
             "be built on the delta"
         )
-    to = request.values["to"]
     # What is written should not be an older model than the one that was meant.
-    checkpoint = opened(request.urls[0], usable=False)
+    checkpoint = opened(url, usable=False)
     written, links = compaction.compact(checkpoint, to), len(checkpoint.chain())
-    if request.as_json:
-        print_json({"folder": to, "sha256": written.sha256, "rows": written.rows, "links": links})
-    else:
-        say(f"{to} is one full checkpoint, of {links} in the chain, with {written.rows:,} rows")
-    return 0
+    line = f"{to} is one full checkpoint, of {links} in the chain, with {written.rows:,} rows"
+    values = {"folder": to, "sha256": written.sha256, "rows": written.rows, "links": links}
+    return values, partial(say, line)
 
 
-def prune(request: Request) -> int:
+def prune(url: str, keep: str | None = None, yes: str = "false") -> Findings:
     """Remove old checkpoints, or only list them, without yes=true."""
     from tnctl.checkpoint import listing
     from tnctl.progress import say, size
 
-    text = request.values.get("keep")
-    if text is None:
+    if keep is None:
         raise UserError("prune needs keep=N, how many of the newest checkpoints stay")
-    if not text.isdecimal() or int(text) == 0:
-        raise UserError(f"keep must be a whole number from 1 on. Received: {text}")
-    sure = arguments.flag(request.values, "yes")
-    checkpoints = listing.all_meant(request.urls[0])
-    plan = listing.plan(checkpoints, int(text), listing.best_steps(checkpoints))
+    refuse_if(
+        not keep.isdecimal() or int(keep) == 0,
+        f"keep must be a whole number from 1 on. Received: {keep}",
+    )
+    sure = arguments.flag({"yes": yes}, "yes")
+    checkpoints = listing.all_meant(url)
+    plan = listing.plan(checkpoints, int(keep), listing.best_steps(checkpoints))
     if not plan.removed and all(entry.problem for entry in checkpoints):
-        raise Failure(f"{request.urls[0]} has no usable checkpoint: {checkpoints[-1].problem}")
+        raise Failure(f"{url} has no usable checkpoint: {checkpoints[-1].problem}")
     if sure:
         listing.remove(plan)
-    if request.as_json:
-        removed = [entry.folder for entry in plan.removed]
-        print_json({"removed": removed, "kept": plan.kept, "done": sure})
-        return 0
-    for entry in plan.removed:
-        say(f"{'removed' if sure else 'would remove'} {entry.folder} ({size(entry.bytes)})")
-    for name, why in plan.kept.items():
-        say(f"{'kept' if sure else 'would keep'} {name}: {why}")
+    remove, stay = ("removed", "kept") if sure else ("would remove", "would keep")
+    lines = [f"{remove} {entry.folder} ({size(entry.bytes)})" for entry in plan.removed]
+    lines += [f"{stay} {name}: {why}" for name, why in plan.kept.items()]
     if plan.removed and not sure:
-        say("nothing was removed: give yes=true to do it")
-    return 0
+        lines.append("nothing was removed: give yes=true to do it")
+    removed = [entry.folder for entry in plan.removed]
+    return {"removed": removed, "kept": plan.kept, "done": sure}, partial(say, *lines)
 
 
 PARTS = {
     "list": Part(
-        "the checkpoints of a run: step, day, kind, rows, bytes, metric", "URL [--json]", 1, list_
+        "the checkpoints of a run: step, day, kind, rows, bytes, metric", "URL [--json]", list_
     ),
     "inspect": Part(
-        "what is in a checkpoint: rows, norms, ages, shows, lineage", "URL [--json]", 1, inspect
+        "what is in a checkpoint: rows, norms, ages, shows, lineage", "URL [--json]", inspect
     ),
     "verify": Part(
-        "whether every byte of a checkpoint, and of those it is built on, is as it was written",
+        "whether every byte of a checkpoint and of its chain is as it was written",
         "URL [--json]",
-        1,
         verify,
     ),
-    "diff": Part("what changed from one checkpoint to another", "URL URL [--json]", 2, diff),
+    "diff": Part("what changed from one checkpoint to another", "URL URL [--json]", diff, urls=2),
     "compact": Part(
         "one full checkpoint of a delta and those it is built on",
         "URL to=URL [--json]",
-        1,
         compact,
-        ("to",),
+        takes=("to",),
     ),
     "prune": Part(
         "remove all but the newest, the best, and what they are built on",
         "URL keep=N [yes=true] [--json]",
-        1,
         prune,
-        ("keep", "yes"),
+        takes=("keep", "yes"),
     ),
 }
+TAKES = ("to", "keep", "yes")
+USAGE = "\n".join(
+    [
+        f"{'|'.join(PARTS)} URL … [--json]",
+        "",
+        *(
+            f"  {name} {part.usage.removesuffix(' [--json]'):{26 - len(name)}}  {part.sentence}"
+            for name, part in PARTS.items()
+        ),
+        "",
+        "URL is the output of a run (its newest checkpoint), or the folder of one checkpoint.",
+    ]
+)

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from tnctl.checkpoint.listing import NAME
 from tnctl.cli.printing import say, table
-from tnctl.documents import plain
 from tnctl.progress import size
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.difference import Comparison
     from tnctl.checkpoint.listing import Entry
 
 HISTOGRAMS = ("norms", "shows", "age_steps", "age_days")  # only JSON has them
@@ -62,17 +60,16 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def show_inspection(findings: dict[str, Any]) -> None:
-    """All but the histograms."""
-    for of_table in findings["tables"]:
+def show_inspection(values: dict[str, Any]) -> None:
+    """All of an inspection but the histograms."""
+    for of_table in values["tables"]:
         for name in HISTOGRAMS:
             del of_table[name]
-    show_tree(findings)
+    show_tree(values)
 
 
-def show_difference(findings: "Comparison") -> None:
-    """From A to B."""
-    values = plain(findings)
+def show_difference(values: dict[str, Any]) -> None:
+    """A comparison, from A to B."""
     for pairs in (values["conf"], values["metrics"]):
         for name, (in_a, in_b) in pairs.items():
             pairs[name] = f"{text_of(in_a)} -> {text_of(in_b)}"

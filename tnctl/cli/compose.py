@@ -4,7 +4,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tnctl.cli import arguments, conf_files, search_path
 from tnctl.cli.help import GROUPS
 from tnctl.cli.mistakes import explained
 from tnctl.cli.overrides import apply, check, is_choice, keys_set, line_of_choice, parsed
-from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.model.recipe_settings import settings_of
 from tnctl.schema import Conf
@@ -65,41 +66,27 @@ def named_conf(taken: dict[str, str]) -> Path:
     return conf_file(taken["conf"])
 
 
-def with_named_conf(
-    given: list[str],
-    takes: Sequence[str],
-    job: Callable[[Conf, dict[str, str]], int],
-    *,
-    takes_cluster: bool = False,
-) -> int:
-    """As with_conf, with the conf of conf=; the job gets the arguments of the command too."""
+def composed(
+    given: list[str], takes: Sequence[str], *, takes_cluster: bool = False
+) -> tuple[Conf, dict[str, str]]:
+    """As compose_line, with the conf of conf=; and the arguments of the command itself."""
     taken, overrides = arguments.part(given, takes)
-    return with_conf(
-        named_conf(taken),
-        overrides,
-        lambda conf: job(conf, taken),
-        takes_cluster=takes_cluster,
-    )
+    return compose_line(named_conf(taken), overrides, takes_cluster=takes_cluster), taken
 
 
-def with_conf(
-    path: Path,
-    overrides: list[str],
-    job: Callable[[Conf], int],
-    *,
-    takes_cluster: bool = False,
-) -> int:
-    """Compose a conf file with overrides and run the job with it; returns the exit code.
+def compose_line(path: Path, overrides: list[str], *, takes_cluster: bool = False) -> Conf:
+    """The checked conf of a conf file with the overrides and options of a command line.
 
-    `--cfg job` prints the conf instead of running. Unless the command `takes_cluster`, keys of
-    that section are refused in overrides, and those of a file have no effect.
+    `--cfg job` shows the conf, and ends the command with exit code 0. Unless the command
+    `takes_cluster`, keys of that section are refused in overrides, and those of a file have no
+    effect. Raises UserError.
     """
     options, overrides = arguments.options(overrides)
     refuse_if(options.sweep, "-m is for train: this command takes one conf")
     if not takes_cluster:
         refuse_cluster(overrides)
     if not options.show:
-        return job(compose_run(path, overrides))
+        return compose_run(path, overrides)
     from omegaconf import OmegaConf
 
     with _composed(path, overrides) as composed:
@@ -107,17 +94,13 @@ def with_conf(
         # Before YAML breaks long texts into lines, and a password with them.
         shown = OmegaConf.create(masked(values))
         print(masked(OmegaConf.to_yaml(shown)), end="")
-    return 0
+    sys.exit(0)
 
 
-def with_saved(
-    values: dict[str, Any],
-    overrides: list[str],
-    job: Callable[[Conf], int],
-    *,
-    takes_cluster: bool = False,
-) -> int:
-    """As with_conf, with the conf that a checkpoint carries; only overrides are resolved.
+def compose_saved(
+    values: dict[str, Any], overrides: list[str], *, takes_cluster: bool = False
+) -> Conf:
+    """As compose_line, with the conf that a checkpoint carries; only overrides are resolved.
 
     It has no section `cluster`, so only the command line can say that workers run the command.
     """
@@ -139,7 +122,7 @@ def with_saved(
     node = {"defaults": ["schema", "_self_"], **values}
     ConfigStore.instance().store(name=SAVED, node=node)
     path = shipped.folder("conf") / SAVED
-    return with_conf(path, overrides, job, takes_cluster=takes_cluster)
+    return compose_line(path, overrides, takes_cluster=takes_cluster)
 
 
 def compose_run(path: Path, overrides: list[str]) -> Conf:
@@ -236,6 +219,27 @@ def _hydra(folder: Path) -> Iterator[None]:
             yield
     finally:
         HydraConfig.instance().cfg = of_program
+
+
+def overrides_of(given: Sequence[str]) -> list[str]:
+    """Overrides from Python, as the command line takes them, ready for Hydra. Raises UserError.
+
+    Options, and arguments of commands such as to=, are refused: functions have their own.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise UserError(
+            "overrides is a list of texts, such as ['train.epochs=2']. Received: "
+            f"{quoted(repr(given))}"
+        )
+    for override in given:
+        if not isinstance(override, str) or override.startswith("-"):
+            shown = quoted(repr(override))
+            raise UserError(f"an override is a text such as 'train.epochs=2'. Received: {shown}")
+        key = override.partition("=")[0]
+        refuse_if(
+            key in arguments.ARGUMENTS, f"{key}= is an argument of commands, and no key of a conf"
+        )
+    return [arguments.quoted_for_hydra(override) for override in given]
 
 
 def keys_of_cluster(overrides: list[str]) -> set[str]:

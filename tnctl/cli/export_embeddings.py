@@ -1,18 +1,14 @@
 """`tnctl export-embeddings`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tnctl import files
+from tnctl.api.opened_run import Run
 from tnctl.cli import arguments
-from tnctl.cli.checkpoint_choice import with_checkpoint
+from tnctl.cli.checkpoint_choice import chosen, perform
 from tnctl.errors import UserError, quoted, refuse_if
-from tnctl.schema import Conf
 from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.chain import Checkpoint
-    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-    from tnctl.serving.rows.export import Writers
     from tnctl.serving.rows.export_document import Filter
 
 OF_REDIS = ("prefix", "grace")
@@ -39,86 +35,66 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write the embeddings to `to`, by default output/embeddings, a delta to embeddings-STEP."""
-    return with_checkpoint(
-        given, TAKES, export, runs_recipe=False, name="export-embeddings", check=check
-    )
+    opened, taken = chosen(given, TAKES, runs_recipe=False, takes_cluster=True)
+    check(opened, taken)
+    return perform("export-embeddings", opened, taken, runs_recipe=False)
 
 
-def check(checkpoint: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
-    """Refuse a format that there is not, a place with a file, and workers that write to Redis.
+def check(opened: Run, taken: dict[str, str]) -> None:
+    """Refuse arguments that do not go together, a place with a file, and workers for Redis.
 
     Raises UserError.
     """
     from tnctl import outputs
 
-    if server_format(taken.get("to", "")) is None:
-        refuse_if(
-            taken.get("format") == "redis", "format= is of files. Give to=redis://HOST:PORT/DB"
-        )
-        refuse_if(
-            taken.get("format") == "tensornet",
-            "tnctl no longer writes TensorNet's tables. format=text has their columns, without the "
-            "optimizer's state",
-        )
-        arguments.choice(taken, "format", file_formats())
-        outputs.check_folder(place_of(checkpoint, conf.output, taken))
-        return
-    refuse_if(
-        conf.cluster.start is not None,
-        f"cluster={conf.cluster.start} is for exports to files: rows in Redis are written by one "
-        "process, which needs no room for all of them. Leave it out",
-    )
-
-
-def place_of(checkpoint: "Checkpoint", output: str, taken: dict[str, str]) -> str:
-    name = "embeddings" if "since" not in taken else f"embeddings-{checkpoint.step}"
-    return taken.get("to") or files.join(output, name)
-
-
-def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
-    """The same, as rank 0 of several workers."""
-    from tnctl.checkpoint.chain import open_checkpoint
-
-    checkpoint = open_checkpoint(task["checkpoint"])
-    return export(checkpoint, conf, task["arguments"], processes.writers())
-
-
-def export(
-    checkpoint: "Checkpoint",
-    conf: Conf,
-    taken: dict[str, str],
-    writers: "Writers | None" = None,
-) -> int:
-    from tnctl.serving.rows.embeddings import GRACE, PREFIX
-    from tnctl.serving.rows.export import GOLDEN_ROWS, export
-    from tnctl.serving.rows.precision import PRECISIONS
-
-    golden = arguments.count(taken, "golden", GOLDEN_ROWS)
-    precision = arguments.choice(taken, "precision", PRECISIONS)
-    filter, since = filter_of(taken), taken.get("since")
     if server_format(taken.get("to", "")):
+        start = opened.conf.cluster.start
+        refuse_if(
+            start is not None,
+            f"cluster={start} is for exports to files: rows in Redis are written by one process, "
+            "which needs no room for all of them. Leave it out",
+        )
         refuse_if(
             "format" in taken, "format= is of files; rows in Redis have one form. Leave it out"
         )
-    elif wrong := next((key for key in OF_REDIS if key in taken), None):
-        raise UserError(f"{wrong}= is of Redis. Give to=redis://HOST:PORT/DB with it")
-    elif since is not None and (since == "current" or server_format(since)):
-        raise UserError(
-            "since= is of Redis, and a delta in files needs a base in files. Name its "
-            "folder, or give to=redis://HOST:PORT/DB"
-        )
-    export(
-        checkpoint,
-        conf,
-        place_of(checkpoint, conf.output, taken),
+        return
+    refuse_if(taken.get("format") == "redis", "format= is of files. Give to=redis://HOST:PORT/DB")
+    refuse_if(
+        taken.get("format") == "tensornet",
+        "tnctl no longer writes TensorNet's tables. format=text has their columns, without the "
+        "optimizer's state",
+    )
+    arguments.choice(taken, "format", file_formats())
+    outputs.check_folder(place_of(opened, taken))
+    for key in OF_REDIS:
+        refuse_if(key in taken, f"{key}= is of Redis. Give to=redis://HOST:PORT/DB with it")
+    since = taken.get("since", "")
+    refuse_if(
+        since == "current" or server_format(since),
+        "since= is of Redis, and a delta in files needs a base in files. Name its folder, or give "
+        "to=redis://HOST:PORT/DB",
+    )
+
+
+def place_of(opened: Run, taken: dict[str, str]) -> str:
+    name = "embeddings" if "since" not in taken else f"embeddings-{opened.step}"
+    return taken.get("to") or opened.place_of(name)
+
+
+def read(opened: Run, taken: dict[str, str]) -> int:
+    from tnctl.serving.rows.embeddings import GRACE, PREFIX
+    from tnctl.serving.rows.export import GOLDEN_ROWS
+    from tnctl.serving.rows.precision import PRECISIONS
+
+    opened.export_embeddings(
+        place_of(opened, taken),
         encoding=arguments.choice(taken, "format", file_formats()),
-        precision=precision,
-        filter=filter,
-        since=since,
-        golden=golden,
+        precision=arguments.choice(taken, "precision", PRECISIONS),
+        filter=filter_of(taken),
+        since=taken.get("since"),
+        golden=arguments.count(taken, "golden", GOLDEN_ROWS),
         prefix=taken.get("prefix", PREFIX),
         grace=arguments.count(taken, "grace", GRACE),
-        writers=writers,
     )
     return 0
 

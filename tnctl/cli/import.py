@@ -4,7 +4,6 @@
 from tnctl.cli import compose
 from tnctl.errors import refuse_if
 from tnctl.model.quiet import quiet_tensorflow
-from tnctl.schema import Conf
 
 TAKES = ("tensornet", "conf", "tables", "dense")
 USAGE = (
@@ -15,10 +14,7 @@ USAGE = (
 
 def run(given: list[str]) -> int:
     """Write TensorNet's weights as the first checkpoint of a run, which train goes on from."""
-    return compose.with_named_conf(given, TAKES, import_tables)
-
-
-def import_tables(conf: Conf, taken: dict[str, str]) -> int:
+    conf, taken = compose.composed(given, TAKES)
     refuse_if("tensornet" not in taken, "give tensornet=URL, the folder of TensorNet's weights")
     quiet_tensorflow()
     from tnctl.tensornet.importing import import_tables

@@ -3,6 +3,7 @@
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -110,9 +111,7 @@ def show(to: str, result: "FirstConf | None") -> None:
     from tnctl.progress import say
 
     if result is not None:
-        kinds: dict[str, int] = {}
-        for column in result.columns.values():
-            kinds[column.kind] = kinds.get(column.kind, 0) + 1
+        kinds = Counter(column.kind for column in result.columns.values())
         counted = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
         say(f"read {result.sample.rows:,} rows of {result.form.format}: {counted}")
         say(f"label {result.label.column}: {result.label.evidence}")

@@ -3,7 +3,6 @@
 from tnctl.cli import compose
 from tnctl.errors import refuse_if
 from tnctl.model.quiet import quiet_tensorflow
-from tnctl.schema import Conf
 
 TAKES = ("conf", "to")
 USAGE = "conf=NAME to=URL [key=value …]"
@@ -11,10 +10,7 @@ USAGE = "conf=NAME to=URL [key=value …]"
 
 def run(given: list[str]) -> int:
     """Write the data of a conf as ids and numbers, for training that parses nothing."""
-    return compose.with_named_conf(given, TAKES, prepare)
-
-
-def prepare(conf: Conf, taken: dict[str, str]) -> int:
+    conf, taken = compose.composed(given, TAKES)
     refuse_if("to" not in taken, "give to=URL, the folder to write to")
     from tnctl.data import column_names, sources
 

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tnctl.cli import arguments
-from tnctl.cli.printing import print_json, table
-from tnctl.errors import UserError, refuse_if
+from tnctl.cli.printing import print_json, table, urls_and_json
+from tnctl.errors import refuse_if
 
 if TYPE_CHECKING:
     from tnctl.training.comparison import Comparison, RunSummary, Spread
@@ -23,30 +22,17 @@ LONGEST_VALUE = 32  # characters of a value in the table
 
 def run(given: list[str]) -> int:
     """Print the table, or JSON."""
-    words = [word for word in given if word != "--json"]
-    if option := next((word for word in words if word.startswith("-")), None):
-        raise UserError(f"no option {option}. The options are --help and --json")
-    taken, urls = arguments.part(words, TAKES)
+    taken, urls, as_json = urls_and_json(given, TAKES)
     refuse_if(len(urls) > 1, f"give one folder or URL of runs. Received: {' '.join(urls)}")
-    url = plain(urls[0]) if urls else DEFAULT
+    url = urls[0] if urls else DEFAULT
     from tnctl.training.comparison import compare, to_json
 
     comparison = compare(url, taken.get("metric"))
-    if "--json" in given:
+    if as_json:
         print_json(to_json(comparison))
     else:
         show(comparison)
     return 0
-
-
-def plain(url: str) -> str:
-    """A folder as given by itself. Raises UserError for `output=URL` and the like."""
-    key, equals, value = url.partition("=")
-    refuse_if(
-        equals and key in ("output", "conf", "checkpoint", "to", "folder"),
-        f"give the folder or URL by itself, without {key}=: {value.strip(chr(39))}",
-    )
-    return url
 
 
 def show(comparison: "Comparison") -> None:

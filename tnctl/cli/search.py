@@ -67,8 +67,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     refuse_if("accept" in taken, "accept= is for days, which sweep.trials does not take")
     mixed, parameters = parameters_of(path, overrides)
     line, refits = Line(path, mixed), arguments.flag(taken, "sweep.refit")
-    trials = bounded(taken, "sweep.trials", 1, 1, MOST_TRIALS)
-    seed = bounded(taken, "sweep.seed", 1, 0, LARGEST_SEED)
+    trials = bounded(taken, "sweep.trials", 1, MOST_TRIALS)
+    seed = bounded(taken, "sweep.seed", 0, LARGEST_SEED)
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
     check_values(line, parameters)
     refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
@@ -80,10 +80,8 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     first = space.first()
     if refits:
         refit.conf_of_all_data(first, 1)
-    settings = search_loop.Settings(
-        trials, seed, prune, taken.get("sweep.storage"),
-        arguments.flag(taken, "overwrite"), golden,
-    )  # fmt: skip
+    storage, overwrite = taken.get("sweep.storage"), arguments.flag(taken, "overwrite")
+    settings = search_loop.Settings(trials, seed, prune, storage, overwrite, golden)
     summary, code = search_loop.search(space, settings)
     if summary.under_way:
         progress.say(
@@ -104,9 +102,9 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     return code
 
 
-def bounded(taken: dict[str, str], key: str, default: int, least: int, most: int) -> int:
-    """A whole number within bounds. Raises UserError."""
-    value = arguments.count(taken, key, default)
+def bounded(taken: dict[str, str], key: str, least: int, most: int) -> int:
+    """A whole number within bounds, by default 1. Raises UserError."""
+    value = arguments.count(taken, key, 1)
     refuse_if(
         not least <= value <= most,
         f"{key} must be between {least} and {most:,}. Received: {key}={value}",
@@ -117,15 +115,14 @@ def bounded(taken: dict[str, str], key: str, default: int, least: int, most: int
 def check_values(line: Line, parameters: list[Parameter]) -> None:
     """Compose the conf with each value by itself, and the first of the others. Raises UserError."""
     first = {parameter.key: parameter.tested()[0] for parameter in parameters}
-    checked: list[dict[str, str]] = []
-    for parameter in parameters:
-        for text in parameter.tested():
-            if (texts := first | {parameter.key: text}) not in checked:
-                checked.append(texts)
-                try:
-                    line.conf(texts)
-                except UserError as error:
-                    raise UserError(f"{words(texts)}: {error}", error.exit_code) from None
+    tested = (
+        first | {parameter.key: text} for parameter in parameters for text in parameter.tested()
+    )
+    for said, texts in {words(texts): texts for texts in tested}.items():
+        try:
+            line.conf(texts)
+        except UserError as error:
+            raise UserError(f"{said}: {error}", error.exit_code) from None
 
 
 def command(conf: str, overrides: list[str], output: str) -> str:
@@ -156,9 +153,10 @@ def parameters_of(
         overrides = [*overrides, *space]
         parsed = compose.parsed_overrides(path, overrides)
         progress.say(f"what is searched: {'  '.join(space)}")
-    mixed: list[str | Parameter] = []
-    for override, text in zip(parsed, overrides, strict=True):
-        mixed.append(_parameter(override, text) if override.is_sweep_override() else text)
+    mixed = [
+        _parameter(override, text) if override.is_sweep_override() else text
+        for override, text in zip(parsed, overrides, strict=True)
+    ]
     parameters = [entry for entry in mixed if isinstance(entry, Parameter)]
     refuse_if(
         not parameters,
@@ -190,59 +188,57 @@ def default_space(path: Path, overrides: list[str]) -> list[str]:
 
 
 def _parameter(override: "Override", text: str) -> Parameter:
-    key = override.get_key_element()
+    key, path = override.get_key_element(), override.key_or_group
     refuse_if(
-        override.key_or_group in NOT_SEARCHED
-        or override.key_or_group.startswith(("cluster", "data.split")),
-        f"{override.key_or_group} must be the same for all trials. Give one value",
+        path in NOT_SEARCHED or path.startswith(("cluster", "data.split")),
+        f"{path} must be the same for all trials. Give one value",
     )
     if override.is_choice_sweep():
-        few = itertools.islice(override.sweep_string_iterator(), MOST_CHOICES + 1)
-        choices = tuple(dict.fromkeys(few))
-        refuse_if(not choices, f"{text} matches nothing")
-        refuse_if(
-            len(choices) > MOST_CHOICES, f"{text} has over {MOST_CHOICES:,} values. Give fewer"
-        )
-        return Parameter(key=key, kind="choice", choices=choices)
+        choices = list(itertools.islice(override.sweep_string_iterator(), MOST_CHOICES + 1))
+        _refuse_number(len(choices), MOST_CHOICES, text, "Give fewer")
+        return Parameter(key=key, kind="choice", choices=tuple(dict.fromkeys(choices)))
     value: Any = override.value()
     for tag in sorted(value.tags):
         refuse_if(tag not in TAGS, f"{text} has no tag '{tag}'. {did_you_mean(tag, TAGS)}")
-    build = _of_interval if override.is_interval_sweep() else _of_range
-    parameter = build(key, value, "int" in value.tags or _is_whole(override.key_or_group), text)
+    bounds = _of_interval if override.is_interval_sweep() else _of_range
+    is_whole = "int" in value.tags or _is_whole(path)
+    parameter = Parameter(key=key, log="log" in value.tags, **bounds(value, is_whole, text))
     parameter.refuse_odd(text)
     return parameter
 
 
-def _of_interval(key: str, interval: Any, whole: bool, text: str) -> Parameter:
-    low, high, log = interval.start, interval.end, "log" in interval.tags
+def _refuse_number(values: int, most: int, text: str, way: str) -> None:
+    """Refuse an override without values, or with over `most`. Raises UserError."""
+    refuse_if(values == 0, f"{text} matches nothing")
+    refuse_if(values > most, f"{text} has over {most:,} values. {way}")
+
+
+def _of_interval(interval: Any, is_whole: bool, text: str) -> dict[str, Any]:
+    """The kind and the bounds of a parameter."""
+    low, high = interval.start, interval.end
     refuse_if(
         isinstance(low, str) or isinstance(high, str) or not math.isfinite(low + high),
         f"{text} has bounds that are no finite numbers",
     )
-    if whole or (isinstance(low, int) and isinstance(high, int)):
-        low, high = math.ceil(low), math.floor(high)
-        return Parameter(key=key, kind="int", low=low, high=high, step=1, log=log)
-    return Parameter(key=key, kind="float", low=float(low), high=float(high), log=log)
+    if is_whole or (isinstance(low, int) and isinstance(high, int)):
+        return {"kind": "int", "low": math.ceil(low), "high": math.floor(high), "step": 1}
+    return {"kind": "float", "low": float(low), "high": float(high)}
 
 
-def _of_range(key: str, range_: Any, whole: bool, text: str) -> Parameter:
+def _of_range(range_: Any, is_whole: bool, text: str) -> dict[str, Any]:
+    """The kind, the bounds and the step of a parameter."""
     try:
         few = list(itertools.islice(range_.range(), compose.MOST_RUNS + 1))
     except Exception as error:  # a step of 0: ValueError of range, or Hydra's own
         raise UserError(f"{text} is no range. Give range(start, end, step)") from error
-    refuse_if(not few, f"{text} matches nothing")
-    refuse_if(
-        len(few) > compose.MOST_RUNS,
-        f"{text} has over {compose.MOST_RUNS:,} values. Give an interval, or a greater step",
-    )
-    low, high, log = min(few), max(few), "log" in range_.tags
+    _refuse_number(len(few), compose.MOST_RUNS, text, "Give an interval, or a greater step")
+    low, high, step = min(few), max(few), abs(range_.step)
     if all(isinstance(value, int) for value in few):
-        return Parameter(key=key, kind="int", low=low, high=high, step=abs(range_.step), log=log)
-    refuse_if(whole, f"{text} has fractions, and {key} is a whole number")
-    step = abs(float(range_.step))
+        return {"kind": "int", "low": low, "high": high, "step": step}
+    refuse_if(is_whole, f"{text} has fractions, and its key is a whole number")
     # By its decimal digits: sums of binary fractions would end beside the last value.
-    high = float(f"{low + (len(few) - 1) * step:.12g}")
-    return Parameter(key=key, kind="float", low=low, high=high, step=step, log=log)
+    high = float(f"{low + (len(few) - 1) * float(step):.12g}")
+    return {"kind": "float", "low": low, "high": high, "step": float(step)}
 
 
 def _is_whole(key: str) -> bool:

@@ -2,8 +2,6 @@
 
 from tnctl.cli import arguments, compose, sweep
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
-from tnctl.schema import Conf
 
 OF_A_SEARCH = ("sweep.trials", "sweep.seed", "sweep.prune", "sweep.storage", "sweep.refit")
 TAKES = ("conf", "overwrite", "golden", "accept", *OF_A_SEARCH)
@@ -29,33 +27,7 @@ def run(given: list[str]) -> int:
         return search.train(path, taken, overrides, golden)
     if is_sweep:
         return sweep.train(path, overrides, overwrite, golden, accept)
-    return compose.with_conf(
-        path,
-        overrides,
-        lambda conf: train(conf, overwrite, golden, accept),
-        takes_cluster=True,
-    )
+    conf = compose.compose_line(path, overrides, takes_cluster=True)
+    from tnctl.api.training import train_to_end
 
-
-def train(conf: Conf, overwrite: bool, golden: int, accept: bool) -> int:
-    from tnctl.training import plan
-
-    conf.check_training()
-    plan.check(conf, overwrite, accept)
-    if conf.cluster.start != "env":  # each of whose workers runs this command
-        plan.check_files(conf, overwrite)
-    if conf.cluster.start in ("local", "ray"):
-        from tnctl.launch import local_workers
-
-        return local_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
-    if conf.cluster.start == "env":
-        from tnctl.launch import env_workers
-
-        return env_workers.train(conf, overwrite=overwrite, golden=golden, accept=accept)
-    quiet_tensorflow()
-    from tnctl.training.report.terminal_tables import show_report
-    from tnctl.training.run import train as train_conf
-
-    report = train_conf(conf, overwrite=overwrite, golden=golden, accept=accept)
-    show_report(conf.output, report)
-    return 0
+    return train_to_end(conf, overwrite=overwrite, golden=golden, accept=accept)

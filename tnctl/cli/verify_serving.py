@@ -1,24 +1,17 @@
 """`tnctl verify-serving`."""
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tnctl import files
+from tnctl.api.opened_run import Run
 from tnctl.cli import arguments
-from tnctl.cli.checkpoint_choice import (
-    lead_readers,
-    local_reader,
-    output_of,
-    with_checkpoint,
-)
+from tnctl.cli.checkpoint_choice import chosen, output_of, perform
 from tnctl.errors import UserError, refuse_if
 from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
-    from tnctl.checkpoint.chain import Checkpoint
-    from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-    from tnctl.evaluation.model_readers import Readers
     from tnctl.serving.verify.parity import CheckedFigure
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
@@ -37,7 +30,9 @@ def run(given: list[str]) -> int:
     """
     taken, overrides = arguments.part(given, TAKES)
     if "conf" in taken or "checkpoint" in taken or output_of(overrides) is not None:
-        return with_checkpoint(given, TAKES, verify, name="verify-serving", check=check)
+        opened, taken = chosen(given, TAKES, takes_cluster=True)
+        check(opened.conf, taken)
+        return perform("verify-serving", opened, taken)
     if overrides:
         raise UserError(f"'{overrides[0]}' belongs to a model. Give output=URL or checkpoint=URL")
     refuse_if(
@@ -75,7 +70,7 @@ def places_of(output: str, taken: dict[str, str]) -> tuple[str, str]:
     return graph, taken.get("embeddings") or files.join(output, "embeddings")
 
 
-def check(_: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
+def check(conf: Conf, taken: dict[str, str]) -> None:
     """Refuse what is to be compared and is not there, or data that lacks a column."""
     from tnctl.data import column_names, sources
 
@@ -84,29 +79,10 @@ def check(_: "Checkpoint", conf: Conf, taken: dict[str, str]) -> None:
         sources.require(conf, ["validation"], column_names.columns_read(conf))
 
 
-def lead(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> int:
-    """The same, as rank 0 of several workers."""
-    return lead_readers(conf, processes, task, verify)
-
-
-def verify(
-    checkpoint: "Checkpoint",
-    conf: Conf,
-    taken: dict[str, str],
-    readers: "Readers" = local_reader,
-) -> int:
-    from tnctl.progress import waiting
-    from tnctl.serving.verify import parity
-
-    graph, embeddings = places_of(conf.output, taken)
-    prefix = taken.get("prefix", PREFIX)
-    with waiting("comparing serving with training"):
-        findings = parity.verify(checkpoint, conf, graph, embeddings, prefix, readers)
-        if "endpoint" in taken:
-            findings += parity.verify_endpoint(
-                taken["endpoint"], graph, embeddings, prefix, checkpoint
-            )
-    return exit_code(findings)
+def read(opened: Run, taken: dict[str, str]) -> int:
+    graph, embeddings = places_of(opened.conf.output, taken)
+    prefix, endpoint = taken.get("prefix", PREFIX), taken.get("endpoint")
+    return exit_code(opened.verify_serving(graph, embeddings, prefix=prefix, endpoint=endpoint))
 
 
 def exit_code(findings: "list[CheckedFigure]") -> int:
