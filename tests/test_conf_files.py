@@ -28,7 +28,7 @@ FILES = {
     "defaults: [schema, {recipe: lr}, {recipe: fm}]\n": "Multiple values for recipe",
     "defaults: [schema, {override recipe: lr}]\n": "Could not override 'recipe'",
     # Its form.
-    "": "is empty",
+    "": "recipe needs a name",
     "[a, b]\n": "must be a DictConfig, got ListConfig",
     SLOTS + "x: [1\n": "not YAML: line 4, column 1",
     HEAD + "slots:\n\ta: {}\n": "Indent with blanks",

@@ -22,7 +22,6 @@ from tnctl.schema import Conf
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 CLUSTER = "cluster"
 MOST_RUNS = 10_000  # of a sweep
-BEGIN = "Begin it with `defaults: [schema, {recipe: deepfm}, _self_]`"
 # Keys and groups of Hydra in a conf file, where they would do nothing.
 OF_HYDRA = re.compile(r"^hydra(?=\s*:)|(?<=override )hydra/\w+", re.M)
 GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
@@ -107,6 +106,7 @@ def with_conf(
 
     with _composed(path, overrides) as values:
         schema.check_types(values)
+        values = schema.completed(values, absent={})  # of names that overrides added too
         # Before YAML breaks long texts into lines, and a password with them.
         shown = masked(_resolved(values, path) if options.resolve else values)
         print(masked(OmegaConf.to_yaml(OmegaConf.create(shown))), end="")
@@ -185,17 +185,15 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
     Hydra composes files and choices of groups. The defaults of the schema are below all of them,
     and other overrides above, so what is left to Hydra has no types.
     """
-    shipped_folder = shipped.folder("conf")
     with _hydra(path.parent):
         folders, overrides = without_folders(parsed(arguments))
-        places = [path.parent, *folders, shipped_folder, Path.cwd()]
+        places = [path.parent, *folders, shipped.folder("conf"), Path.cwd()]
         choices = [override for override in overrides if is_choice(override, places)]
-        if path.name == SAVED:  # which has its own data and recipe, and takes no other
-            taken = [choice for choice in choices if choice.key_or_group == CLUSTER]
-        else:
-            taken = choices
+        is_saved, taken = path.name == SAVED, choices
         try:
-            if path.name != SAVED:
+            if is_saved:  # with its own data and recipe
+                taken = [choice for choice in choices if choice.key_or_group == CLUSTER]
+            else:
                 _check_file(path)
             values = schema.completed(_of_files(path, taken, places[1:]), absent={})
         except Exception as error:
@@ -206,11 +204,11 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
             given |= set(keys_set(override))
         paths = _fit_paths(values, path, given)
         if isinstance(values["recipe"], dict):
-            _fit_settings(values["recipe"], paths, given, path.name == SAVED)
+            _fit_settings(values["recipe"], paths, given, is_saved)
         recipes = [str(choice.value()) for choice in taken if choice.key_or_group == "recipe"]
         if recipes:
             _fit_width(values, recipes[-1], given, places)
-        yield schema.completed(values, absent={})  # of names that were added too
+        yield values
 
 
 @contextmanager
@@ -249,7 +247,6 @@ def _check_file(path: Path) -> None:
         text = path.read_text("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path.name}: {error.strerror or error}", 1) from error
-    refuse_if(not text.strip(), f"{path.name} is empty. {BEGIN}")
     if of_hydra := OF_HYDRA.search(text):
         raise no_effect(of_hydra[0])
 

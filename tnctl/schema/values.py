@@ -31,10 +31,10 @@ def from_values(values: Mapping[str, Any]) -> Conf:
 
 def section_of(section: Any, values: Any, key: str = "") -> Any:
     """The section of a conf at a key, from plain values. Raises UserError as from_values does."""
-    try:
-        return _validator(section).validate_python(values)
-    except ValidationError as error:
-        raise _explained(error.errors(include_url=False)[0], key) from None
+    made, mistakes = _validated(section, values)
+    for mistake in mistakes:
+        raise _explained(mistake, key)
+    return made
 
 
 def check_types(values: Mapping[str, Any]) -> None:
@@ -42,13 +42,10 @@ def check_types(values: Mapping[str, Any]) -> None:
 
     What is resolved later, `${…}` and `???`, may be anything, and rules between keys wait for it.
     """
-    try:
-        _validator(Conf).validate_python(values)
-    except ValidationError as error:
-        for wrong in error.errors(include_url=False):
-            is_open = wrong["input"] == MISSING or "${" in str(wrong["input"])
-            if wrong["type"] != "value_error" and not is_open:
-                raise _explained(wrong, "") from None
+    for mistake in _validated(Conf, values)[1]:
+        is_open = mistake["input"] == MISSING or "${" in str(mistake["input"])
+        if mistake["type"] != "value_error" and not is_open:
+            raise _explained(mistake, "")
 
 
 def check_saved(values: Mapping[str, Any]) -> None:
@@ -56,14 +53,20 @@ def check_saved(values: Mapping[str, Any]) -> None:
 
     Values are not converted, and ranges and rules between keys are not checked.
     """
+    for mistake in _validated(Conf, values, is_saved=True)[1]:
+        raise _explained(mistake, "")
+
+
+def _validated(section: Any, values: Any, is_saved: bool = False) -> tuple[Any, list[Any]]:
+    """The object of a section, and what pydantic finds wrong."""
     try:
-        _validator(Conf, is_saved=True).validate_python(values)
+        return _validator(section, is_saved).validate_python(values), []
     except ValidationError as error:
-        raise _explained(error.errors(include_url=False)[0], "") from None
+        return None, list(error.errors(include_url=False))
 
 
 @functools.cache
-def _validator(section: Any, is_saved: bool = False) -> SchemaValidator:
+def _validator(section: Any, is_saved: bool) -> SchemaValidator:
     return SchemaValidator(_pydantic(section, is_saved))
 
 
@@ -145,15 +148,15 @@ TAKEN = {
 }
 
 
-def _explained(wrong: Any, key: str) -> UserError:
+def _explained(mistake: Any, key: str) -> UserError:
     """One of pydantic's errors in a section that is at a key."""
-    location, kind, value = wrong["loc"] or ("",), wrong["type"], wrong["input"]
+    location, kind, value = mistake["loc"] or ("",), mistake["type"], mistake["input"]
     is_name = kind == "invalid_key" or location[-1] == "[key]"
     for part in location[: -2 if is_name else None]:
         key += f"[{part}]" if isinstance(part, int) else f".{part}"
     key = key.strip(".")
     if kind == "value_error":
-        return UserError(f"{key}.{wrong['ctx']['error']}".lstrip("."))
+        return UserError(f"{key}.{mistake['ctx']['error']}".lstrip("."))
     if kind == "unexpected_keyword_argument" and "." in location[-1]:
         return UserError(f"no key '{key}' by one name. Write its section, and the key below it")
     if kind == "unexpected_keyword_argument":
