@@ -52,7 +52,7 @@ FILES = {
     SLOTS + "numeric: {b: {transform: null}}\n": "numeric.b.transform needs a value",
     SLOTS + "train.batch_size: 3\n": "no key 'train.batch_size' by one name",
     SLOTS + "recipe: deepfm\n": "recipe takes no value, its keys do",
-    SLOTS + "recipe: {name: null}\n": "recipe.name must be text",
+    SLOTS + "recipe: {name: null}\n": "recipe needs a name",
     SLOTS + "warm: {rename: [a]}\n": "such as warm.rename.NAME=…. Received: warm.rename=['a']",
     SLOTS + "train: {batch_size: big}\n": "train.batch_size must be a whole number",
     SLOTS + "train:\n": "train needs a value, and null is none. Leave it out",

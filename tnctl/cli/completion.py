@@ -80,14 +80,14 @@ def words(line: str) -> list[str]:
         return _beginning(word, [*COMMANDS, "--help", "--version"])
     if command not in COMMANDS or command == "completion":
         return _beginning(word, SCRIPTS if command == "completion" else ())
-    module, options = module_of(command), OPTIONS
+    module, options = module_of(command), list(OPTIONS)
     takes, parts = module.TAKES, getattr(module, "PARTS", {})
     if parts:
         if given[0] not in parts:
             return [] if given[0] else _beginning(word, [*parts, "--help"])
         takes = parts[given[0]].takes
     if parts or command == "runs":
-        options = ("--json", "--help")
+        options = ["--json", "--help"]
     if given[-2:-1] in (["--cfg"], ["-c"]):
         return _beginning(word, ["job"])
     if word.startswith("-"):

@@ -11,7 +11,6 @@ from typing import Any
 
 from tnctl import limits, saved_conf, schema, shipped
 from tnctl.cli import arguments
-from tnctl.cli.help import GROUPS
 from tnctl.cli.mistakes import explained
 from tnctl.cli.overrides import apply, is_choice, keys_set, no_effect, parsed, without_folders
 from tnctl.errors import UserError, did_you_mean, refuse_if
@@ -24,7 +23,6 @@ CLUSTER = "cluster"
 MOST_RUNS = 10_000  # of a sweep
 # Keys and groups of Hydra in a conf file, where they would do nothing.
 OF_HYDRA = re.compile(r"^hydra(?=\s*:)|(?<=override )hydra/\w+", re.M)
-GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
 
 
 @dataclasses.dataclass
@@ -126,15 +124,6 @@ def with_saved(
     """
     if not takes_cluster:
         refuse_cluster(overrides)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        refuse_if(
-            equals
-            and key.lstrip("+") in GROUPS_OF_A_MODEL
-            and not value.strip("'\"").endswith(".py"),
-            f"{override} chooses a file for a conf, and this model has its own. Leave it out, or "
-            "name a conf with conf=NAME",
-        )
     from hydra.core.config_store import ConfigStore
 
     saved_conf.check(values)
@@ -189,13 +178,17 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
         folders, overrides = without_folders(parsed(arguments))
         places = [path.parent, *folders, shipped.folder("conf"), Path.cwd()]
         choices = [override for override in overrides if is_choice(override, places)]
-        is_saved, taken = path.name == SAVED, choices
+        is_saved = path.name == SAVED
+        for choice in choices:
+            refuse_if(
+                is_saved and choice.key_or_group != CLUSTER,
+                f"{choice.input_line} chooses a file for a conf, and this model has its own. Leave "
+                "it out, or name a conf with conf=NAME",
+            )
         try:
-            if is_saved:  # with its own data and recipe
-                taken = [choice for choice in choices if choice.key_or_group == CLUSTER]
-            else:
+            if not is_saved:
                 _check_file(path)
-            values = schema.completed(_of_files(path, taken, places[1:]), absent={})
+            values = schema.completed(_of_files(path, choices, places[1:]), absent={})
         except Exception as error:
             raise explained(error, path.name) from error
         given = {choice.key_or_group for choice in choices}
@@ -205,7 +198,7 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
         paths = _fit_paths(values, path, given)
         if isinstance(values["recipe"], dict):
             _fit_settings(values["recipe"], paths, given, is_saved)
-        recipes = [str(choice.value()) for choice in taken if choice.key_or_group == "recipe"]
+        recipes = [str(choice.value()) for choice in choices if choice.key_or_group == "recipe"]
         if recipes:
             _fit_width(values, recipes[-1], given, places)
         yield values

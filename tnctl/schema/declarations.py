@@ -128,22 +128,9 @@ class Section:
                 refuse_if(
                     selected not in users,
                     f"{declared.name} is for {declaration.condition}. "
-                    f"Received: {selector}={selected}{self._keys_only_for(selector)}",
+                    f"Received: {selector}={selected}",
                 )
             declaration.check(declared.name, value)
-
-    def _keys_only_for(self, selector: str) -> str:
-        """In words, the keys that are only for some values of `selector`, its value among them."""
-        declarations = {
-            declared.name: declared.metadata["declaration"].only_for
-            for declared in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-        names = [
-            name
-            for name, (key, users) in declarations.items()
-            if key == selector and getattr(self, selector) in users
-        ]
-        return f", which takes {', '.join(names)}" if names else ""
 
     def normalize(self) -> None:
         """Replace values that can be written in several ways. Raises UserError."""

@@ -1,6 +1,5 @@
 """Plain values, as of a YAML file or a saved conf, and the Conf that pydantic makes of them."""
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -89,10 +88,13 @@ def _pydantic(hint: Any, is_saved: bool) -> Any:
         return core_schema.list_schema(_pydantic(get_args(hint)[0], is_saved), strict=True)
     if dataclasses.is_dataclass(hint):
         return _section(hint, is_saved)
-    schema = SCALARS[hint](strict=True) if is_saved and hint is not Any else SCALARS[hint]()
-    if is_saved or hint not in CONVERSIONS:
+    if hint is Any:
+        return core_schema.any_schema()
+    build, convert = SCALARS[hint]
+    schema = build(strict=is_saved or hint is str)
+    if is_saved or convert is None:
         return schema
-    return core_schema.no_info_before_validator_function(CONVERSIONS[hint], schema)
+    return core_schema.no_info_before_validator_function(convert, schema)
 
 
 def _section(section: Any, is_saved: bool) -> Any:
@@ -124,18 +126,16 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-SCALARS: dict[Any, Callable[..., Any]] = {
-    int: core_schema.int_schema,
-    float: core_schema.float_schema,
-    bool: core_schema.bool_schema,
-    str: functools.partial(core_schema.str_schema, strict=True),
-    Any: core_schema.any_schema,
-}
-# What YAML reads as a number or flag may be meant as text, such as a label of 1.
-CONVERSIONS: dict[Any, Callable[[Any], Any]] = {
-    int: _no_flag,
-    float: _no_flag,
-    str: lambda value: str(value) if isinstance(value, bool | int | float) else value,
+def _text(value: Any) -> Any:
+    """What YAML reads as a number or flag may be meant as text, such as a label of 1."""
+    return str(value) if isinstance(value, bool | int | float) else value
+
+
+SCALARS: dict[Any, tuple[Callable[..., Any], Callable[[Any], Any] | None]] = {
+    int: (core_schema.int_schema, _no_flag),
+    float: (core_schema.float_schema, _no_flag),
+    bool: (core_schema.bool_schema, None),
+    str: (core_schema.str_schema, _text),
 }
 # What keys take, by how pydantic's names of errors begin.
 TAKEN = {
@@ -180,41 +180,37 @@ def _explained(mistake: Any, key: str) -> UserError:
 
 
 def completed(
-    values: Mapping[str, Any],
-    section: Any = Conf,
-    path: str = "",
+    value: Any,
+    hint: Any = Conf,
+    key: str = "",
     defaults: Any = None,
     absent: Mapping[str, Any] = ABSENT,
-) -> dict[str, Any]:
+) -> Any:
     """Plain values of a section with all its keys, in the order of the schema.
 
     A key that the section does not have is the one in `absent`, by its path with `NAME` for each
     name of the user, else its default: of `defaults`, an object that has the section's defaults at
-    its place, or of the section. What is no section where one should be stays as it is. `path` is
-    where the section is, with a dot at its end.
+    its place, or of the section. What is no section where one should be stays as it is. `hint` is
+    the type of the section, and `key` where it is.
     """
+    section = dataclass_of(hint)
+    if not isinstance(value, Mapping) or (section is None and get_origin(hint) is not dict):
+        return value
+    if section is None:
+        inner_hint = get_args(hint)[1]
+        return {
+            name: completed(inner, inner_hint, f"{key}.{NAME}", None, absent)
+            for name, inner in value.items()
+        }
     full = {}
     for declared in dataclasses.fields(section):
-        name, hint = declared.name, hints_of(section)[declared.name]
-        key, kind = path + name, dataclass_of(hint)
+        name = declared.name
+        path = f"{key}.{name}".lstrip(".")
         default = default_of(declared) if defaults is None else getattr(defaults, name)
-        if name in values:
-            value = values[name]
-        else:
-            value = copy.deepcopy(absent.get(key, default))
-            value = {} if dataclasses.is_dataclass(value) else value
-        if isinstance(value, Mapping):
-            if kind is not None:
-                value = completed(value, kind, f"{key}.", default, absent)
-            elif get_origin(hint) is dict and dataclasses.is_dataclass(get_args(hint)[1]):
-                value = {
-                    of_user: completed(inner, get_args(hint)[1], f"{key}.{NAME}.", None, absent)
-                    if isinstance(inner, Mapping)
-                    else inner
-                    for of_user, inner in value.items()
-                }
-        full[name] = value
-    return full | {name: value for name, value in values.items() if name not in full}
+        inner = value[name] if name in value else absent.get(path, default)
+        inner = {} if dataclasses.is_dataclass(inner) else inner
+        full[name] = completed(inner, hints_of(section)[name], path, default, absent)
+    return full | {name: inner for name, inner in value.items() if name not in full}
 
 
 def differences(values: Any, others: Any, path: str = "") -> list[str]:
