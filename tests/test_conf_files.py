@@ -140,7 +140,7 @@ OVERRIDES = {
     "~recipe=fm": "Could not delete 'recipe=fm'",
     "seed=é": "letters beyond a to z",
     "recipe=": "no recipe ''",
-    "recipe=3": "recipe=3 names no file. Choose from: dcn",
+    "recipe=3": "Config group override must be a string",
     "recipe={a:3}": "no key 'recipe.a': recipe deepfm has no setting",
     "+recipe=lr": "Multiple values for recipe",
     "cluster=locl": "no cluster 'locl'. Did you mean 'local'?",

@@ -122,8 +122,6 @@ def with_saved(
 
     It has no section `cluster`, so only the command line can say that workers run the command.
     """
-    if not takes_cluster:
-        refuse_cluster(overrides)
     from hydra.core.config_store import ConfigStore
 
     saved_conf.check(values)

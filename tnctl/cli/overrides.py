@@ -8,8 +8,7 @@ from typing import Any, get_origin
 
 from tnctl import schema
 from tnctl.cli.arguments import SEARCH_PATH
-from tnctl.cli.help import options
-from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
+from tnctl.errors import UserError, quoted, refuse_if
 
 QUOTES = (
     "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "
@@ -80,26 +79,19 @@ def is_choice(override: Any, folders: Sequence[Path]) -> bool:
     """Whether an override chooses the file of a group, which Hydra does; others are set here.
 
     Groups are folders in `folders`, but not one that has the name of a key with a value, such as
-    `output`. Raises UserError for several values, and for a value that is no name of a file.
+    `output`. Raises UserError for several values.
     """
-    key, argument = override.key_or_group, override.input_line
+    key = override.key_or_group
     refuse_if(
         override.is_sweep_override(),
-        f"{argument} has several values. Give -m to train once for each; a list is written "
-        f"{key}=[value,value]",
+        f"{override.input_line} has several values. Give -m to train once for each; a list is "
+        f"written {key}=[value,value]",
     )
     known = schema.all_keys().get(key)
-    is_group = known is None or get_origin(known.hint) is dict
-    is_group = is_group and any((folder / key).is_dir() for folder in folders)
+    is_section = known is None or get_origin(known.hint) is dict
+    is_group = is_section and any((folder / key).is_dir() for folder in folders)
     # With a dict as value, the name is of a section whose keys it sets.
-    if override.package is None and (not is_group or isinstance(override.value(), dict)):
-        return False
-    refuse_if(override.is_force_add(), f"{key} takes no ++. Give {key}=NAME")
-    refuse_if(
-        not override.is_delete() and not isinstance(override.value(), str | list),
-        f"{argument} names no file. {did_you_mean('', options(key))}",
-    )
-    return True
+    return override.package is not None or (is_group and not isinstance(override.value(), dict))
 
 
 def keys_set(override: Any) -> list[str]:
