@@ -15,9 +15,6 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     (`tnctl.schema.values.ABSENT`).
     """
     full = schema.completed(values)
-    del full["cluster"]  # which no checkpoint keeps
-    if "output" not in values:
-        del full["output"]  # its default is the name of a conf
     recipe = full["recipe"]
     if isinstance(recipe, Mapping):
         defaults = defaults_of(str(recipe.get("name"))).items()

@@ -14,8 +14,9 @@ from tnctl.schema.declarations import default_of
 from tnctl.schema.keys import NAME, branches, dataclass_of, hints_of, keys_like, no_key
 
 # The values of keys that a saved conf does not have, where the versions without the key worked by
-# another value than its default. By path, such as train.epochs or slots.NAME.seed.
-ABSENT: dict[str, Any] = {}
+# another value than its default. By path, such as train.epochs or slots.NAME.seed; … stays absent:
+# no checkpoint keeps `cluster`, and the default of `output` is by the name of a conf file.
+ABSENT: dict[str, Any] = {"cluster": ..., "output": ...}
 MISSING = "???"  # of OmegaConf, for a value that is still to be given
 
 
@@ -209,7 +210,8 @@ def completed(
         default = default_of(declared) if defaults is None else getattr(defaults, name)
         inner = value[name] if name in value else absent.get(path, default)
         inner = {} if dataclasses.is_dataclass(inner) else inner
-        full[name] = completed(inner, hints_of(section)[name], path, default, absent)
+        if inner is not ...:
+            full[name] = completed(inner, hints_of(section)[name], path, default, absent)
     return full | {name: inner for name, inner in value.items() if name not in full}
 
 
