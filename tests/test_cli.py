@@ -272,12 +272,10 @@ def test_resolved_values_are_shown(cli, tmp_path):
     assert yaml.safe_load(done.out)["output"] == "runs/run"
 
 
-@pytest.mark.parametrize("section", ["run: {dir: x}"])
-def test_what_hydra_would_do_is_refused_in_a_file(cli, tmp_path, section):
-    (tmp_path / "run.yaml").write_text(f"defaults: [deepfm, _self_]\nhydra: {{{section}}}\n")
+def test_what_hydra_would_do_is_refused_in_a_file(cli, tmp_path):
+    (tmp_path / "run.yaml").write_text("defaults: [deepfm, _self_]\nhydra: {run: {dir: x}}\n")
     done = cli("train", "conf=run.yaml", cwd=tmp_path)
-    assert done.code == 2
-    assert f"no key 'hydra.{section.partition(':')[0]}'" in done.line
+    assert done.code == 2 and "no key 'hydra'" in done.line
     (tmp_path / "run.yaml").write_text(
         "defaults: [deepfm, {override hydra/launcher: joblib}, _self_]\n"
     )

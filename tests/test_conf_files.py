@@ -16,23 +16,20 @@ REST = CONF.partition("\n")[2]
 OTHER_FORM = "defaults: [schema, {recipe: deepfm}, _self_]\nrecipe: {hidden: {a: 1}}\n"
 FILES = {
     # Its defaults.
-    REST: "a list that begins with schema",
-    "defaults: []\n" + REST: "a list that begins with schema",
-    "defaults: [{recipe: lr}, _self_]\n" + REST: "a list that begins with schema",
-    "defaults: [own, _self_]\n" + REST: "name own, which names it",
-    "defaults: schema\n" + REST: "its defaults must be a list",
-    "defaults: [_self_, schema, {recipe: lr}]\n" + REST: "a list that begins with schema",
-    "defaults: [[schema], _self_]\n": "a list that begins with schema",
-    "defaults: [schema, {recipe: 3}]\n": "Entries of defaults are schema",
-    "defaults: [schema, {recipe: lr, data: criteo}]\n": "a list that begins with schema",
-    "defaults: [schema, nope, _self_]\n": "name 'nope', and there is no such conf",
+    REST: "recipe needs a name",
+    "defaults: [own, _self_]\n" + REST: "own.yaml is nested too deep, or names itself",
+    "defaults: schema\n" + REST: "Its defaults are a list of schema, _self_",
+    "defaults: [[schema], _self_]\n": "own.yaml cannot be composed: Unsupported type in defaults",
+    "defaults: [schema, {recipe: 3}]\n": "own.yaml cannot be composed: Unsupported item value",
+    "defaults: [schema, {recipe: lr, data: criteo}]\n": "own.yaml cannot be composed: In own: Too",
+    "defaults: [schema, nope, _self_]\n": "no conf 'nope'",
     "defaults: [schema, {recipes: lr}]\n": "no group 'recipes'",
     "defaults: [schema, {recipe: lrr}]\n": "no recipe 'lrr'. Did you mean 'lr'?",
     "defaults: [schema, {recipe: lr}, {recipe: fm}]\n": "Multiple values for recipe",
     "defaults: [schema, {override recipe: lr}]\n": "Could not override 'recipe'",
     # Its form.
-    "": "is empty",
-    "[a, b]\n": "must hold `key: value`",
+    "": "recipe needs a name",
+    "[a, b]\n": "must be a DictConfig, got ListConfig",
     SLOTS + "x: [1\n": "not YAML: line 4, column 1",
     HEAD + "slots:\n\ta: {}\n": "Indent with blanks",
     SLOTS + "slots: {b: {}}\n": "duplicate key slots",
@@ -42,36 +39,35 @@ FILES = {
     (SLOTS + "output: caf\xe9\n").encode("latin-1"): "not UTF-8",
     SLOTS + f"seed: 1{'0' * 5000}\n": "Exceeds the limit",
     # Keys and values of other forms.
-    HEAD + "slots: [a]\n": "slots takes no value, its names do",
+    HEAD + "slots: [a]\n": "slots takes no value, its keys do, such as +slots.NAME.column=",
     HEAD + "slots: {a: 3}\n": "slots.a takes no value, its keys do",
-    HEAD + "slots: {a: }\n": "slots.a needs a value, and null is none. Write {} for its defaults",
-    HEAD + "slots: {3: {}}\n": "slots has the name 3. YAML reads numbers, yes, no and null as",
-    HEAD + "slots: {yes: {}}\n": "slots has the name True",
+    HEAD + "slots: {a: }\n": "slots.a needs a value, and null is none",
+    HEAD + "slots: {3: {}}\n": "slots has a name that is no text: 3",
+    HEAD + "slots: {yes: {}}\n": "slots has a name that is no text: True",
     SLOTS + "data: {columns: {a: 3}}\n": "data.columns is a list",
     SLOTS + "data: {missing: [null]}\n": "data.missing[0] needs a value",
     SLOTS + "data: {labels: [a]}\n": "data.labels takes no value",
     HEAD + "slots: {a: {}, b: {cross: [{a: 1}, a]}}\n": "slots.b.cross[0] must be text, one value",
     SLOTS + 'train: ""\n': "train takes no value, its keys do",
     SLOTS + "numeric: {b: {transform: null}}\n": "numeric.b.transform needs a value",
-    SLOTS + "train.batch_size: 3\n": "Write train: {batch_size: …}",
-    SLOTS + "recipe: deepfm\n": "recipe holds names and values",
-    SLOTS + "recipe: {name: null}\n": "recipe.name must be text",
-    SLOTS + "warm: {rename: [a]}\n": "warm.rename holds names and values",
+    SLOTS + "train.batch_size: 3\n": "no key 'train.batch_size' by one name",
+    SLOTS + "recipe: deepfm\n": "recipe takes no value, its keys do",
+    SLOTS + "recipe: {name: null}\n": "recipe needs a name",
+    SLOTS + "warm: {rename: [a]}\n": "such as warm.rename.NAME=…. Received: warm.rename=['a']",
     SLOTS + "train: {batch_size: big}\n": "train.batch_size must be a whole number",
-    SLOTS + "train:\n": "train needs a value, and null is none. Leave it out for the default",
-    OTHER_FORM: "own.yaml: recipe.hidden is a mapping, and a list in deepfm.yaml. Write a list",
-    SLOTS + "optimizer: {embedding: '${optimizer.linear}'}\n": "optimizer.embedding takes no value",
+    SLOTS + "train:\n": "train needs a value, and null is none. Leave it out",
+    OTHER_FORM: "own.yaml: recipe.hidden is a list where another file has a mapping",
     SLOTS + "output: !!binary aGk=\n": "output must be text",
     SLOTS + "save: !!set {a, b}\n": "save: Value 'set' is not a supported primitive type",
     SLOTS + "sede: 3\n": "Did you mean 'seed'?",
     # Interpolations.
-    SLOTS + "output: ${nope}\n": "output: ${nope} names no key 'nope'",
+    SLOTS + "output: ${nope}\n": "output: Interpolation key 'nope' not found. `tnctl train --help`",
     SLOTS + "output: ${data.rot}\n": "Did you mean 'data.root'?",
-    SLOTS + "output: ${output}\n": "output is taken from itself",
+    SLOTS + "output: ${output}\n": "output: Recursive interpolation detected. Give a plain value",
     SLOTS + "output: ${env:X}\n": "Take ${oc.env:NAME}",
-    SLOTS + "output: ${oc.env:NO_SUCH_X}\n": "needs NO_SUCH_X of the environment",
-    SLOTS + 'output: "${data.root"\n': "output: cannot read its ${…}",
-    SLOTS + "seed: ${recipe.name}\n": "seed: ${recipe.name} is not what the key takes",
+    SLOTS + "output: ${oc.env:NO_SUCH_X}\n": "variable 'NO_SUCH_X' not found\". Set it",
+    SLOTS + 'output: "${data.root"\n': "output: no viable alternative at input",
+    SLOTS + "seed: ${recipe.name}\n": "seed must be a whole number. Received: seed=lr",
     HEAD + "slots: {a: '${seed}'}\n": "Received: slots.a=1",
 }
 
@@ -88,7 +84,11 @@ def test_a_wrong_file_is_one_line(cli, tmp_path, content):
 
 
 GOOD = {
+    # The defaults of the schema are below the conf wherever it is named, and where it is not.
     "defaults: [{recipe: lr}, schema, _self_]\nslots: {a: {}}\n": {},
+    "defaults: [_self_, {recipe: lr}, schema]\nslots: {a: {}}\nseed: 7\n": {"seed": 7},
+    "recipe: {name: lr}\nslots: {a: {}}\nseed: 7\n": {"seed": 7},
+    SLOTS + "seed: '7'\n": {"seed": 7},
     "\ufeff" + SLOTS.replace("\n", "\r\n"): {},
     SLOTS + "output: 2024-13-45\n": {"output": "2024-13-45"},
     SLOTS + "output: ${oc.env:NO_SUCH_X,here}\n": {"output": "here"},
@@ -123,41 +123,35 @@ def test_a_wrong_file_of_a_group_or_below(cli, tmp_path):
     base = "defaults: [schema, {recipe: lr}, _self_]\ndata: {train: {files: [a]}}\n"
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\ndata: {train: [a]}\n")
-    words = "own.yaml: data.train is a list, and a mapping in base.yaml. Write a mapping"
+    words = "own.yaml: data.train is a list where another file has a mapping"
     assert words in cli("train", "conf=own.yaml", cwd=tmp_path).line
-    (tmp_path / "own.yaml").write_text("defaults: [base, _self_]\n")
-    (tmp_path / "base.yaml").write_text("defaults: [_self_]\nseed: 3\n")
-    assert (
-        "base.yaml: its defaults must be a list that begins"
-        in cli("train", "conf=own.yaml", cwd=tmp_path).line
-    )
 
 
 OVERRIDES = {
-    "slots={a:{}}": "Add it with +slots.a=",
+    "slots={a:{}}": "A new one is added with +slots.a=",
     "+slots.user_id=3": "slots.user_id takes no value",
     "+slots.=3": "cannot read the argument +slots.=3",
     "slots.user_id.column=[a]": "slots.user_id.column must be text",
     "train.batch_size.x=3": "is a value and has no keys",
     "+a=b": "no key 'a'. `tnctl train --help`",
     "+=b": "has no key",
-    "~slots=": "~slots takes no value",
+    "~slots=x": "~slots takes no value",
     "~data.train": "data.train is always there",
     "~recipe=fm": "Could not delete 'recipe=fm'",
     "seed=é": "letters beyond a to z",
     "recipe=": "no recipe ''",
-    "recipe=3": "recipe=3 names none",
-    "recipe={a:3}": "the conf has no recipe.a",
+    "recipe=3": "Config group override must be a string",
+    "recipe={a:3}": "no key 'recipe.a': recipe deepfm has no setting",
     "+recipe=lr": "Multiple values for recipe",
     "cluster=locl": "no cluster 'locl'. Did you mean 'local'?",
     "data.missing=[null]": "data.missing[0] needs a value",
     "data.label={colum:x}": "Did you mean 'data.label.column'?",
     "train={batch_sze:3}": "Did you mean 'train.batch_size'?",
     "train.batch_size=choice(1,2)": "has several values",
-    "train.batch_size=${nope}": "train.batch_size: ${nope} names no key",
-    "recipe.hidden={}": "recipe.hidden is a mapping where the conf has a list",
-    "+slots.new=null": "slots.new needs a value, and null is none. Write {} for its defaults",
-    "warm.rename=3": "give warm.rename.NEW=OLD",
+    "train.batch_size=${nope}": "train.batch_size: Interpolation key 'nope' not found",
+    "recipe.hidden={}": "recipe.hidden is a list: give it as",
+    "+slots.new=null": "slots.new needs a value, and null is none",
+    "warm.rename=3": "warm.rename takes no value, its keys do",
     "~train.bach_size": "Did you mean 'train.batch_size'?",
     "warm.rename.a={b:c}": "warm.rename.a must be text",
 }
@@ -196,7 +190,7 @@ def test_plain_values_of_another_form():
         ({"slots": {"a": 3}}, "slots.a takes no value"),
         ({"slots": [3]}, "slots takes no value"),
         ({"data": "x"}, "data takes no value"),
-        ({"recipe": "lr"}, "recipe holds names and values"),
+        ({"recipe": "lr"}, "recipe takes no value"),
     ):
         with pytest.raises(UserError, match=words):
             schema.from_values({"recipe": {"name": "lr"}, **values})

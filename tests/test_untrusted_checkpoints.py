@@ -167,7 +167,7 @@ HOSTILE = {
     "target of data": (put("data/_target_", "os.system"), "'data._target_' is no key"),
     "an unknown key": (put("data/rooot", "x"), "no key 'data.rooot'"),
     "missing": (put("data/root", "???"), "data.root is '???'"),
-    "not a number": (put("seed", "1"), "seed has a value of another type"),
+    "not a number": (put("seed", "1"), "seed must be a whole number. Received: seed=1"),
     "true for a number": (put("seed", True), "seed must be a whole number. Received: seed=True"),
     "nan": (put("train/batch_size", float("nan")), "train.batch_size is nan"),
     "text for keys": (put("data", "x"), "data takes no value"),

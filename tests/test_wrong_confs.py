@@ -43,8 +43,7 @@ def merged(values, changes):
         ),
         (
             {"optimizer": {"embedding": {**FTRL, "beta1": 0.5}}},
-            "beta1 is for name=adam or adamw. Received: name=ftrl, which takes "
-            "initial_accumulator, l1, beta$",
+            "beta1 is for name=adam or adamw. Received: name=ftrl$",
         ),
         (
             {"optimizer": {"schedule": {"name": "step", "boundaries": [-5], "factors": [1.0]}}},
@@ -52,7 +51,7 @@ def merged(values, changes):
         ),
         (
             {"optimizer": {"schedule": {"name": "cosine", "decay_rate": 0.5}}},
-            "decay_rate is for name=exponential. Received: name=cosine, which takes decay_steps",
+            "decay_rate is for name=exponential. Received: name=cosine",
         ),
         ({"optimizer": {"schedule": {"name": "constant", "patience": 9}}}, "is for name=plateau"),
         ({"life": {"eviction": {"nonclick": 0.5}}}, "nonclick is a weight in score; give score"),

@@ -16,7 +16,7 @@ from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import PROTOCOLS, is_plain
 from tnctl.masking import masked_conf, with_texts
-from tnctl.schema import Conf, Paths, converted, differences, from_values
+from tnctl.schema import Conf, Paths, check_saved, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
 # `${…}` is resolved by OmegaConf, `???` is a value that is missing.
@@ -50,12 +50,9 @@ def check(values: Mapping[str, Any]) -> None:
     if "cluster" in values:
         raise ForeignValueError("cluster says how a run is started, and no checkpoint keeps it")
     try:
-        # Values of another type than their key's would be converted.
-        differing = differences(converted(values, Conf, ""), values)
+        check_saved(values)
     except UserError as error:
         raise ForeignValueError(str(error)) from error
-    if differing:
-        raise ForeignValueError(f"{differing[0]} has a value of another type")
     name = values.get("recipe", {}).get("name")
     if isinstance(name, str) and not name.endswith(".py") and name not in shipped.recipes():
         raise ForeignValueError(

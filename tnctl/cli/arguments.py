@@ -135,18 +135,18 @@ def options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     given = iter(arguments)
     for argument in given:
         name, equals, value = argument.partition("=")
+        if name in ("--cfg", "-c", "--config-dir", "-cd") and not equals:
+            value = next(given, "")
         if name in ("--cfg", "-c"):
-            value = value if equals else next(given, "")
             refuse_if(value != "job", f"{name} takes job: it shows the conf. Received: '{value}'")
             chosen.show = True
+        elif name in ("--config-dir", "-cd"):
+            refuse_if(not value, f"{name} takes a folder: {name} FOLDER")
+            rest.append(f"{SEARCH_PATH}=[{in_quotes(value)}]")
         elif argument in ("-m", "--multirun"):
             chosen.sweep = True
         elif argument == "--resolve":
             chosen.resolve = True
-        elif name in ("--config-dir", "-cd"):
-            value = value if equals else next(given, "")
-            refuse_if(not value, f"{name} takes a folder: {name} FOLDER")
-            rest.append(f"{SEARCH_PATH}=[{in_quotes(value)}]")
         elif argument.startswith("-"):
             raise UserError(
                 f"no option {argument}. They are --help, --cfg job, --resolve, --config-dir and "

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from tnctl import schema, shipped
-from tnctl.cli.arguments import ARGUMENTS
 from tnctl.cli.command_names import COMMANDS, module_of
-from tnctl.cli.help import GROUPS, groups_of, options, used
+from tnctl.cli.help import GROUPS, groups_of, used
+from tnctl.cli.help import options as options_of
 from tnctl.errors import did_you_mean, refuse_if
 from tnctl.model.recipe_settings import settings_of
 from tnctl.schema import NAME
@@ -74,98 +74,59 @@ def run(given: list[str]) -> int:
 def words(line: str) -> list[str]:
     """What the last word of a line can become: whole words, or up to the next dot or `=`."""
     start, _, word = line.lstrip().rpartition(" ")
-    given = start.split()[1:]
+    command, *given = [*start.split()[1:], ""]
     key, equals, value = word.partition("=")
-    match given:
-        case []:
-            return _beginning(word, [*COMMANDS, "--help", "--version"])
-        case ["completion", *_]:
-            return _beginning(word, SCRIPTS)
-        case ["checkpoint", *rest]:
-            return _checkpoint_words(word, rest)
-        case ["runs", *rest]:
-            return _runs_words(word, rest)
-        case [command, *_] if command not in COMMANDS:
-            return []
-        case [*_, "--cfg" | "-c"]:
-            return _beginning(word, ["job"])
-        case _ if word.startswith("-"):
-            return _beginning(word, OPTIONS)
-        case [command, *_] if not equals:
-            return _keys_beginning(word, command, given)
+    if not command:
+        return _beginning(word, [*COMMANDS, "--help", "--version"])
+    if command not in COMMANDS or command == "completion":
+        return _beginning(word, SCRIPTS if command == "completion" else ())
+    module, options = module_of(command), list(OPTIONS)
+    takes, parts = module.TAKES, getattr(module, "PARTS", {})
+    if parts:
+        if given[0] not in parts:
+            return [] if given[0] else _beginning(word, [*parts, "--help"])
+        takes = parts[given[0]].takes
+    if parts or command == "runs":
+        options = ["--json", "--help"]
+    if given[-2:-1] in (["--cfg"], ["-c"]):
+        return _beginning(word, ["job"])
+    if word.startswith("-"):
+        return _beginning(word, options)
+    if not equals:
+        named = {argument.partition("=")[0]: argument.partition("=")[2] for argument in given}
+        free = [f"{argument}=" for argument in takes if argument not in named]
+        return _beginning(word, free) + _keys_beginning(word, command, named.get("recipe"))
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
     start = f"{key}={''.join(f'{part},' for part in listed)}"
-    return [start + choice for choice in _values(key, last)]
-
-
-def _checkpoint_words(word: str, given: list[str]) -> list[str]:
-    """Words of `tnctl checkpoint`: its commands, then arguments and options of one."""
-    from tnctl.cli.checkpoint import PARTS
-
-    if not given or given[0] not in PARTS:
-        return [] if given else _beginning(word, [*PARTS, "--help"])
-    if word.startswith("-"):
-        return _beginning(word, ["--json", "--help"])
-    takes = PARTS[given[0]].takes
-    key, equals, value = word.partition("=")
-    if equals and key in takes:
-        return [f"{key}={choice}" for choice in _values(key, value)]
-    return _arguments(word, takes, given)
-
-
-def _runs_words(word: str, given: list[str]) -> list[str]:
-    """Words of `tnctl runs`: arguments and options."""
-    from tnctl.cli.runs import TAKES as TAKEN
-
-    if word.startswith("-"):
-        return _beginning(word, ["--json", "--help"])
-    key, equals, value = word.partition("=")
-    if equals and key in TAKEN:
-        return [f"{key}={choice}" for choice in _values(key, value)]
-    return _arguments(word, TAKEN, given)
+    return [start + choice for choice in _values(key.lstrip("+"), last)]
 
 
 def _beginning(word: str, choices: Iterable[str]) -> list[str]:
     return [choice for choice in choices if choice.startswith(word)]
 
 
-def _arguments(word: str, takes: Iterable[str], given: list[str]) -> list[str]:
-    """The arguments of a command that the line has not yet."""
-    return _beginning(word, (f"{key}=" for key in takes if _given(given, key) is None))
-
-
-def _keys_beginning(word: str, command: str, given: list[str]) -> list[str]:
-    """Arguments, groups and keys, each as far as the next dot."""
-    takes = module_of(command).TAKES
+def _keys_beginning(word: str, command: str, recipe: str | None) -> list[str]:
+    """Groups and keys, each as far as the next dot."""
     start = word.lstrip("+~")
     # With the name that the word has, such as slots.user.; else up to where the user names one.
     known = schema.keys_like(start.rpartition(".")[0])
     paths = [path.partition(f"{NAME}.")[0] for path in known if used(command, path)]
-    recipes = [chosen] if (chosen := _given(given, "recipe")) else shipped.recipes()
-    if command not in ("split-graph", "export-embeddings", "init", "rollback"):
-        paths += [
-            *groups_of(command),
-            *(f"recipe.{key}" for recipe in recipes for key in settings_of(recipe) or ()),
-        ]
+    if used(command, "data.root"):  # it reads data, by a recipe
+        paths += groups_of(command)
+        for name in [recipe] if recipe else shipped.recipes():
+            paths += [f"recipe.{setting}" for setting in settings_of(name) or ()]
     endings = [path[len(start) :].partition(".") for path in _beginning(start, paths)]
     keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings if name or dot)
-    return _arguments(word, takes, given) + [
-        key for key in keys if key.lstrip("+~") != "recipe.name="
-    ]
+    return list(keys)
 
 
 def _values(key: str, value: str) -> list[str]:
     """What a key or argument can be set to, as far as tnctl knows it."""
-    name = key.lstrip("+")
-    if name == "conf" or name in GROUPS:
-        return _beginning(value, shipped.confs() if name == "conf" else options(name))
-    if name == "metric":
-        return _beginning(value, schema.all_keys()["evaluation.monitor"].declaration.choices)
-    known = None if name in ARGUMENTS else schema.keys_like(name).get(name)
-    is_flag = known.hint in (bool, bool | None) if known else name in FLAGS
+    if key == "conf" or key in GROUPS:
+        return _beginning(value, shipped.confs() if key == "conf" else options_of(key))
+    if key == "metric":
+        key = "evaluation.monitor"
+    known = schema.keys_like(key).get(key)
+    is_flag = known.hint in (bool, bool | None) if known else key in FLAGS
     choices = known.declaration.choices if known else ()
     return _beginning(value, ["true", "false"] if is_flag else choices)
-
-
-def _given(given: list[str], key: str) -> str | None:
-    return next((word.partition("=")[2] for word in given if word.startswith(f"{key}=")), None)

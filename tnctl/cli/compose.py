@@ -5,16 +5,22 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tnctl import saved_conf, schema, shipped
-from tnctl.cli import arguments, conf_files, search_path
-from tnctl.cli.help import GROUPS
+from tnctl import limits, saved_conf, schema, shipped
+from tnctl.cli import arguments
 from tnctl.cli.mistakes import explained
-from tnctl.cli.overrides import apply, check, is_choice, keys_set, line_of_choice, parsed
+from tnctl.cli.overrides import (
+    apply,
+    is_choice,
+    keys_set,
+    no_effect,
+    parsed,
+    without_folders,
+)
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.model.recipe_settings import settings_of
@@ -23,7 +29,8 @@ from tnctl.schema import Conf
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 CLUSTER = "cluster"
 MOST_RUNS = 10_000  # of a sweep
-GROUPS_OF_A_MODEL = [group for group in GROUPS if group != CLUSTER]
+# Keys and groups of Hydra in a conf file, where they would do nothing.
+OF_HYDRA = re.compile(r"^hydra(?=\s*:)|(?<=override )hydra/\w+", re.M)
 
 
 @dataclasses.dataclass
@@ -89,11 +96,12 @@ def compose_line(path: Path, overrides: list[str], *, takes_cluster: bool = Fals
         return compose_run(path, overrides)
     from omegaconf import OmegaConf
 
-    with _composed(path, overrides) as composed:
-        values = _resolved(composed) if options.resolve else OmegaConf.to_container(composed)
+    with _composed(path, overrides) as values:
+        schema.check_types(values)
+        values = schema.completed(values, absent={})  # of names that overrides added too
         # Before YAML breaks long texts into lines, and a password with them.
-        shown = OmegaConf.create(masked(values))
-        print(masked(OmegaConf.to_yaml(shown)), end="")
+        shown = masked(_resolved(values, path) if options.resolve else values)
+        print(masked(OmegaConf.to_yaml(OmegaConf.create(shown))), end="")
     sys.exit(0)
 
 
@@ -104,17 +112,6 @@ def compose_saved(
 
     It has no section `cluster`, so only the command line can say that workers run the command.
     """
-    if not takes_cluster:
-        refuse_cluster(overrides)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        refuse_if(
-            equals
-            and key.lstrip("+") in GROUPS_OF_A_MODEL
-            and not value.strip("'\"").endswith(".py"),
-            f"{override} chooses a file for a conf, and this model has its own. Leave it out, or "
-            "name a conf with conf=NAME",
-        )
     from hydra.core.config_store import ConfigStore
 
     saved_conf.check(values)
@@ -139,79 +136,73 @@ def compose_run(path: Path, overrides: list[str]) -> Conf:
 def compose(path: Path, overrides: list[str]) -> Conf:
     """The checked Conf of a conf file with overrides. Raises UserError."""
     with _composed(path, overrides) as composed:
-        values = _resolved(composed)
+        values = _resolved(composed, path)
+    conf = schema.from_values(values)
     saved_conf.refuse_unsavable(values)
-    return schema.from_values(values)
+    return conf
 
 
-def _resolved(composed: Any) -> Any:
-    """The plain values of a composed conf. Raises UserError for one that is missing."""
+def _resolved(values: dict[str, Any], path: Path) -> Any:
+    """Plain values with their `${…}` resolved. Raises UserError for one that is missing."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import MissingMandatoryValue
 
     try:
-        for key in sorted(OmegaConf.missing_keys(composed)):
-            raise UserError(f"{key} is not given. Give {key}=…")
-        return OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise explained(error) from error
+        return OmegaConf.to_container(OmegaConf.create(values), resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key} is not given. Give {error.full_key}=…") from error
+    except Exception as error:
+        raise explained(error, path.name) from error
 
 
 @contextmanager
-def _composed(path: Path, arguments: list[str]) -> Iterator[Any]:
-    """What Hydra makes of a file and overrides; interpolations resolve inside the block.
+def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
+    """The plain values of a conf file with overrides; `${…}` can be resolved inside the block.
 
-    Keys, types and forms are checked before, so that Hydra's own messages are rarely needed.
+    Hydra composes files and choices of groups. The defaults of the schema are below all of them,
+    and other overrides above, so what is left to Hydra has no types.
     """
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import open_dict
-
-    folder, name = path.parent, path.stem
-    with _hydra(folder):
-        folders, overrides = search_path.split(parsed(arguments))
-        places = search_path.of_conf(path, folders)
-        for override in overrides:
-            check(override, places)
+    with _hydra(path.parent):
+        folders, overrides = without_folders(parsed(arguments))
+        places = [path.parent, *folders, shipped.folder("conf"), Path.cwd()]
         choices = [override for override in overrides if is_choice(override, places)]
-        if name != SAVED:
-            places = search_path.of_conf(path, folders, choices)
-        lines = search_path.line_for_hydra(places)
-        entries: list[conf_files.Entry] = []
+        is_saved = path.name == SAVED
+        for choice in choices:
+            refuse_if(
+                is_saved and choice.key_or_group != CLUSTER,
+                f"{choice.input_line} chooses a file for a conf, and this model has its own. Leave "
+                "it out, or name a conf with conf=NAME",
+            )
         try:
-            if name != SAVED:
-                chosen = {choice.key_or_group: str(choice.value()) for choice in choices}
-                entries = conf_files.check(path, chosen, places)
-            # A saved conf has its own data and recipe, and takes no other.
-            lines += [
-                line_of_choice(choice, entries)
-                for choice in choices
-                if name != SAVED or choice.key_or_group == CLUSTER
-            ]
-            composed = hydra.compose(name, lines, return_hydra_config=True)
+            if not is_saved:
+                _check_file(path)
+            values = schema.completed(_of_files(path, choices, places[1:]), absent={})
         except Exception as error:
-            raise explained(error) from error
-        HydraConfig.instance().set_config(composed)
-        with open_dict(composed):
-            del composed["hydra"]
-        for override in overrides:
-            if override not in choices:
-                apply(override, composed)
-        paths = _fit_paths(composed, path, [o for o in overrides if o not in choices])
-        with open_dict(composed):
-            if "recipe" in composed:
-                _fit_settings(composed["recipe"], paths, arguments, name == SAVED)
-                if name != SAVED:
-                    _fit_width(composed, choices, arguments, places)
-        yield composed
+            raise explained(error, path.name) from error
+        given = {choice.key_or_group for choice in choices}
+        for override in [override for override in overrides if override not in choices]:
+            apply(override, values)
+            given |= set(keys_set(override))
+        paths = _fit_paths(values, path, given)
+        if isinstance(values["recipe"], dict):
+            _fit_settings(values["recipe"], paths, given, is_saved)
+        recipes = [str(choice.value()) for choice in choices if choice.key_or_group == "recipe"]
+        if recipes:
+            _fit_width(values, recipes[-1], given, places)
+        yield values
 
 
 @contextmanager
 def _hydra(folder: Path) -> Iterator[None]:
     from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
     from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
 
-    schema.register()
+    # `???` in a group would not override a null.
+    OmegaConf.register_new_resolver("required", _required, replace=True)
+    # Confs name it first in their defaults. What it stands for is below the whole conf in any case.
+    ConfigStore.instance().store(name="schema", node={})
     # A program that calls this may be an application of Hydra, with a conf of its own.
     of_program = HydraConfig.instance().cfg
     try:
@@ -219,6 +210,56 @@ def _hydra(folder: Path) -> Iterator[None]:
             yield
     finally:
         HydraConfig.instance().cfg = of_program
+
+
+def _required(key: str) -> None:
+    raise UserError(f"{key} is not given. Give {key}=…")
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a conf file that is too large, or that sets keys of Hydra. Raises UserError."""
+    try:
+        size = path.stat().st_size
+        refuse_if(
+            size > limits.CONF_BYTES,
+            f"{path.name} has {size:,} bytes, and a conf at most {limits.CONF_BYTES:,}. Put lists "
+            "into files (vocabulary_file), or name a conf",
+        )
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {path.name}: {error.strerror or error}", 1) from error
+    if of_hydra := OF_HYDRA.search(text):
+        raise no_effect(of_hydra[0])
+
+
+def _of_files(path: Path, choices: Sequence[Any], places: Sequence[Path]) -> dict[str, Any]:
+    """What Hydra makes of a conf file and choices of groups, as plain values with their `${…}`.
+
+    A group that its defaults do not list is added at their end, so that its file is merged last.
+    """
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import ConfigCompositionException
+    from omegaconf import OmegaConf, open_dict
+
+    urls = [arguments.in_quotes(f"file://{place}") for place in places]
+    lines = [choice.input_line for choice in choices]
+    composed = None
+    while composed is None:
+        search = f"{arguments.SEARCH_PATH}=[{','.join(urls)}]"
+        try:
+            composed = hydra.compose(path.stem, [search, *lines], return_hydra_config=True)
+        except ConfigCompositionException as error:
+            start = re.match("Could not override '(.+?)'", str(error))
+            unlisted = [line for line in lines if start and line.startswith(f"{start[1]}=")]
+            if not unlisted:
+                raise
+            lines = [f"+{line}" if line in unlisted else line for line in lines]
+    HydraConfig.instance().set_config(composed)
+    with open_dict(composed):
+        del composed["hydra"]
+    values: Any = OmegaConf.to_container(composed)
+    return values
 
 
 def overrides_of(given: Sequence[str]) -> list[str]:
@@ -268,48 +309,48 @@ def names_recipe(overrides: list[str]) -> bool:
     return not keys_given(overrides).isdisjoint(("recipe", "recipe.name"))
 
 
-def _fit_paths(composed: Any, path: Path, overrides: Sequence[Any]) -> schema.Paths:
+def _fit_paths(values: dict[str, Any], path: Path, given: Collection[str]) -> schema.Paths:
     """Set in a composed conf where the paths start that it names to be read; returns that.
 
-    A saved conf keeps its folder. `overrides` are those that set keys.
+    A saved conf keeps its folder. `given` are the keys that the command line sets.
     """
-    from omegaconf import OmegaConf
-
-    values: Any = OmegaConf.to_container(composed["paths"], resolve=True)
+    paths: schema.Paths = schema.section_of(schema.Paths, values["paths"], "paths")
     is_own = path.name != SAVED and shipped.folder("conf") not in path.parents
-    if is_own and values["folder"] is None:
-        values["folder"] = str(path.parent)
-    if values["folder"] is not None:
-        keys = [key for override in overrides for key in keys_set(override)]
-        given = [key for key in keys if re.fullmatch(schema.READ, key)]
-        values["given"] = sorted({*values["given"], *given})
-    paths: schema.Paths = schema.converted(values, schema.Paths, "paths", make=True)
-    OmegaConf.update(composed, "paths", values)
+    if is_own and paths.folder is None:
+        paths.folder = str(path.parent)
+    if paths.folder is not None:
+        read = [key for key in given if re.fullmatch(schema.READ, key)]
+        paths.given = sorted({*paths.given, *read})
+    values["paths"] = dataclasses.asdict(paths)
     return paths
 
 
-def _fit_settings(recipe: Any, paths: schema.Paths, overrides: list[str], saved: bool) -> None:
+def _fit_settings(
+    recipe: dict[str, Any], paths: schema.Paths, given: Collection[str], saved: bool
+) -> None:
     """Refuse a setting that the recipe does not have.
 
     When the command line chose another recipe than the conf, settings of the conf that are only
     of that recipe are left out. A file that only a `saved` conf names is not looked at.
     """
-    name, chosen = recipe.get("name"), names_recipe(overrides)
-    is_looked_at = chosen or not saved or not str(name).endswith(".py")
-    file = paths.path("recipe.name", str(name)) if str(name).endswith(".py") else name
-    if not is_looked_at or (known := settings_of(file)) is None:
+    name, chosen = str(recipe.get("name")), "recipe" in given or "recipe.name" in given
+    is_file = name.endswith(".py")
+    if is_file and saved and not chosen:
         return
-    for setting in [setting for setting in recipe if setting not in ("name", *known)]:
-        near = did_you_mean(setting, known)
+    known = settings_of(paths.path("recipe.name", name) if is_file else name)
+    if known is None:
+        return
+    for setting in recipe.keys() - {"name", *known}:
         refuse_if(
-            not chosen or f"recipe.{setting}" in keys_given(overrides),
-            f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. {near}",
+            not chosen or f"recipe.{setting}" in given,
+            f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. "
+            f"{did_you_mean(setting, known)}",
         )
         del recipe[setting]
 
 
 def _fit_width(
-    composed: Any, choices: Sequence[Any], overrides: list[str], folders: Sequence[Path]
+    values: dict[str, Any], recipe: str, given: Collection[str], folders: Sequence[Path]
 ) -> None:
     """Give rows no embeddings when the command line chose a recipe that reads none.
 
@@ -319,22 +360,16 @@ def _fit_width(
     """
     from omegaconf import OmegaConf
 
-    chosen = next((str(c.value()) for c in choices if c.key_or_group == "recipe"), None)
-    paths = (folder / "recipe" / f"{chosen}.yaml" for folder in folders)
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None or OmegaConf.select(OmegaConf.load(path), "embedding.width") != 0:
+    files = [path for folder in folders if (path := folder / f"recipe/{recipe}.yaml").is_file()]
+    if not files or OmegaConf.select(OmegaConf.load(files[0]), "embedding.width") != 0:
         return
-    given = keys_given(overrides)
-    if "embedding.width" not in given:
-        composed["embedding"]["width"] = 0
-    if composed["crosses"]["width"] is not None and "crosses.width" not in given:
-        composed["crosses"]["width"] = 0
-    # As they are written: an interpolation that leads nowhere is refused later.
-    slots = OmegaConf.to_container(composed, resolve=False)["slots"]  # type: ignore[index, call-overload]
-    for name, slot in slots.items() if isinstance(slots, dict) else ():
-        is_pooled = isinstance(slot, dict) and slot.get("pooling") != "none"
-        if is_pooled and slot.get("width") and f"slots.{name}.width" not in given:
-            composed["slots"][name]["width"] = 0
+    sections = {"embedding": values["embedding"], "crosses": values["crosses"]}
+    if isinstance(values["slots"], dict):
+        sections |= {f"slots.{name}": slot for name, slot in values["slots"].items()}
+    for key, section in sections.items():
+        is_pooled = isinstance(section, dict) and section.get("pooling") != "none"
+        if is_pooled and section["width"] and f"{key}.width" not in given:
+            section["width"] = 0
 
 
 def parsed_overrides(path: Path, overrides: list[str]) -> list[Any]:

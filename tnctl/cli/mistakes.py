@@ -1,11 +1,8 @@
-"""What Hydra, OmegaConf and PyYAML raise, as one line that names the key and the way out.
+"""What Hydra, OmegaConf and PyYAML raise, as one line that names the key or file."""
 
-Keys and values are checked by the schema before Hydra composes. What is left are entries of
-`defaults`, `${…}` that resolve to nothing, and files that are no YAML.
-"""
-
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+import re
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +10,64 @@ from tnctl import schema, shipped
 from tnctl.cli.help import GROUPS
 from tnctl.errors import UserError, did_you_mean
 
-ENTRIES = "schema, _self_, the name of a conf, or {GROUP: NAME} such as {recipe: deepfm}"
+ENTRIES = (
+    "a list of schema, _self_, names of confs, and {GROUP: NAME} such as {recipe: deepfm}; "
+    "GROUP=NAME chooses another"
+)
 
 
-def explained(error: Exception, key: str = "") -> Exception:
-    """A UserError in one line for what Hydra and OmegaConf raise; other errors unchanged.
-
-    `key` is the one that was set, where the error does not name it.
-    """
-    import yaml
-    from hydra.errors import ConfigCompositionException, HydraException
+def explained(error: Exception, name: str) -> Exception:
+    """A UserError for what composing the conf `name` raises; other errors unchanged."""
+    from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    too_deep = UserError("the conf is nested too deep, or names itself. Write it flat")
-    cases: list[tuple[Any, Callable[[Any], UserError]]] = [
-        (UserError, lambda cause: cause),  # of ${required:KEY}
-        (yaml.YAMLError, lambda cause: UserError(not_yaml("the conf", cause))),
-        (RecursionError, lambda _: too_deep),
-        (OmegaConfBaseException, lambda cause: _of_a_value(cause, str(cause.full_key or key))),
-    ]
-    for (kind, explain), cause in itertools.product(cases, _causes(error)):
-        if isinstance(cause, kind):
-            return explain(cause)
+    causes = list(_causes(error))
+    if in_file := re.match("In '(.+?)': ", str(error)):
+        name = f"{in_file[1]}.yaml"
+    for kind in (UserError, YAMLError, RecursionError, OmegaConfBaseException):
+        for cause in causes:
+            if isinstance(cause, kind):
+                return _line(cause, name)
     if path := getattr(error, "missing_cfg_file", None):
-        return _missing_file(str(path), error.options or ())  # type: ignore[attr-defined]
-    if isinstance(error, HydraException | ValueError | OSError | AssertionError):
-        of_defaults = isinstance(error, ConfigCompositionException) or "default" in str(error)
-        way = f". Entries of defaults are {ENTRIES}; GROUP=NAME chooses another" * of_defaults
-        return UserError(f"the conf cannot be composed: {_reason(error)}{way}")
+        group, _, missing = str(path).rpartition("/")
+        choices = error.options if group else ["schema", *shipped.confs()]  # type: ignore[attr-defined]
+        if group and not choices:
+            return UserError(f"no group '{group}' of confs. {did_you_mean(group, GROUPS)}")
+        return UserError(f"no {group or 'conf'} '{missing}'. {did_you_mean(missing, choices)}")
+    if isinstance(error, UnicodeDecodeError):
+        return UserError(f"{name} is not UTF-8. Save it as UTF-8")
+    if isinstance(error, HydraException | ValueError | TypeError | OSError | AssertionError):
+        return UserError(f"{name} cannot be composed: {_reason(error)}. Its defaults are {ENTRIES}")
     return error
+
+
+def _line(cause: Any, name: str) -> UserError:
+    from omegaconf.errors import (
+        GrammarParseError,
+        InterpolationResolutionError,
+        OmegaConfBaseException,
+    )
+
+    if isinstance(cause, UserError):  # of ${required:KEY}
+        return cause
+    if isinstance(cause, RecursionError):
+        return UserError(f"{name} is nested too deep, or names itself. Write it flat")
+    if not isinstance(cause, OmegaConfBaseException):
+        return _no_yaml(cause, name)
+    key = cause.full_key
+    if "Cannot merge" in str(cause):
+        # OmegaConf does not say which key it is at.
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        keys = [f.f_locals["key"] for f in frames if f.f_code.co_name == "_map_merge"]
+        key = ".".join(map(str, keys))
+        return UserError(
+            f"{name}: {key} is a list where another file has a mapping, or a mapping where it has "
+            "a list. Write the same form"
+        )
+    is_resolved = isinstance(cause, InterpolationResolutionError | GrammarParseError)
+    way = f". {_way(cause)}" if is_resolved else ""
+    return UserError(f"{name if key in (None, '', '_dummy_') else key}: {_reason(cause)}{way}")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -57,53 +83,27 @@ def _reason(error: BaseException) -> str:
     return str(error).split("\n")[0].rstrip(".").split("while resolving interpolation: ")[-1]
 
 
-def not_yaml(name: str, error: Exception) -> str:
-    """Where a file is not YAML, and why."""
-    mark: Any = getattr(error, "problem_mark", None)
-    if mark is None:
-        return f"{name} is not YAML: {error}".replace(' in "<unicode string>"', "")
-    name = Path(mark.name).name if str(mark.name).endswith(".yaml") else name
-    why = ", ".join(filter(None, (getattr(error, "context", ""), getattr(error, "problem", ""))))
-    way = ". Indent with blanks" if "'\\t'" in why else ""
-    return f"{name} is not YAML: line {mark.line + 1}, column {mark.column + 1}: {why}{way}"
+def _way(error: Any) -> str:
+    """The way out of a `${…}` that cannot be resolved, by what OmegaConf says of it."""
+    from omegaconf.errors import InterpolationKeyError, UnsupportedInterpolationType
 
-
-def _of_a_value(error: Any, key: str) -> UserError:
-    """A value that OmegaConf cannot merge, or a `${…}` that cannot be read or resolved."""
-    from omegaconf import errors
-
-    reason = _reason(error)
-    # OmegaConf names what could not be resolved in its messages only, in quotes or as last word.
-    word = reason.split("'")[1] if reason.count("'") > 1 else reason.rpartition(" ")[2]
-    cases = {
-        errors.GrammarParseError: f": cannot read its ${{…}} ({reason}). A ${{data.root}} names a "
-        "key; a value of a conf has no other ${",
-        errors.UnsupportedInterpolationType: f": there is no ${{{word}:…}}. Take ${{oc.env:NAME}} "
-        "for a variable of the environment",
-        errors.InterpolationKeyError: f": ${{{word}}} names {schema.no_key(word)}",
-        errors.InterpolationValidationError: f": {word} is not what the key takes. Name another "
-        "key",
-        errors.ConfigTypeError: " is a mapping where the conf has a list, or a list where it has a "
-        "mapping; --cfg job shows what it has. Give it in that form",
-        errors.OmegaConfBaseException: f": {reason}. `tnctl train --help` lists every key",
-    }
-    case = next(text for kind, text in cases.items() if isinstance(error, kind))
-    if "Environment variable" in reason:
-        case = (
-            f" needs {word} of the environment, which is not set. Set it, or give a default: "
-            f"${{oc.env:{word},VALUE}}"
+    if isinstance(error, InterpolationKeyError):
+        return (
+            schema.meant_key(_reason(error).split("'")[1]) or "`tnctl train --help` has every key"
         )
-    if "Recursi" in reason or "parent node" in reason:
-        case = " is taken from itself by a ${…}. Give it a plain value"
-    key = "an entry of defaults" if key == "_dummy_" else key  # as Hydra calls it
-    return UserError(f"{key or 'the conf'}{case}")
+    if isinstance(error, UnsupportedInterpolationType):
+        return "Take ${oc.env:NAME} for a variable of the environment"
+    if "Environment variable" in str(error):
+        return "Set it, or give a default: ${oc.env:NAME,VALUE}"
+    return "Give a plain value, or name another key"
 
 
-def _missing_file(path: str, options: Sequence[str]) -> UserError:
-    group, _, name = path.rpartition("/")
-    if not group:
-        way = did_you_mean(name, ["schema", *shipped.confs()])
-        return UserError(f"the defaults name '{name}', and there is no such conf. {way}")
-    if not options:
-        return UserError(f"no group '{group}' of confs. {did_you_mean(group, GROUPS)}")
-    return UserError(f"no {group} '{name}'. {did_you_mean(name, options)}")
+def _no_yaml(error: Any, name: str) -> UserError:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return UserError(f"{name} is not YAML: {error}")
+    name = Path(mark.name).name if str(mark.name).endswith(".yaml") else name
+    why = ", ".join(filter(None, (error.context, error.problem)))
+    way = ". Indent with blanks" if "'\\t'" in why else ""
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return UserError(f"{name} is not YAML: {place}: {why}{way}")

@@ -1,16 +1,14 @@
-"""`key=value` of the command line: Hydra's grammar, checked by the schema, set in a conf."""
+"""`key=value` of the command line: Hydra's grammar, set in the plain values of a conf."""
 
 import difflib
+import os
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any, get_origin
 
 from tnctl import schema
-from tnctl.cli.conf_files import Entry
-from tnctl.cli.help import options
-from tnctl.cli.mistakes import explained
-from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
+from tnctl.cli.arguments import SEARCH_PATH
+from tnctl.errors import UserError, quoted, refuse_if
 
 QUOTES = (
     "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "
@@ -40,48 +38,60 @@ def parsed(arguments: Sequence[str]) -> list[Any]:
     return overrides
 
 
-def is_choice(override: Any, places: Sequence[Path]) -> bool:
-    """Whether Hydra applies an override: it chooses a file of a group.
+def no_effect(key: str) -> UserError:
+    """The refusal of a key of Hydra, such as hydra.run.dir or hydra/launcher."""
+    return UserError(
+        f"no key '{key}': of Hydra only the composition of confs is used. Leave it out; output=URL "
+        "says where a run is written, and --config-dir=FOLDER where files of groups are"
+    )
 
-    All others are checked and set here. Groups are the folders in `places`, but not one that has
-    the name of a key with a value, such as `output`.
+
+def without_folders(overrides: Sequence[Any]) -> tuple[list[Path], list[Any]]:
+    """The folders of --config-dir, and the other overrides. Raises UserError.
+
+    Any other key of Hydra is refused.
+    """
+    folders: list[Path] = []
+    others = []
+    for override in overrides:
+        key = override.key_or_group
+        if key == SEARCH_PATH and not override.is_delete():
+            names = override.value()
+            folders += [_folder(str(n)) for n in (names if isinstance(names, list) else [names])]
+        elif key.startswith(("hydra.", "hydra/")):
+            raise no_effect(key)
+        else:
+            others.append(override)
+    return folders, others
+
+
+def _folder(name: str) -> Path:
+    path = Path(name.removeprefix("file://"))
+    refuse_if(
+        not os.path.isdir(path),
+        f"--config-dir: {quoted(name)} is no folder of this machine. It has folders such as data/ "
+        "and recipe/, with NAME.yaml in them",
+    )
+    return path.resolve()
+
+
+def is_choice(override: Any, folders: Sequence[Path]) -> bool:
+    """Whether an override chooses the file of a group, which Hydra does; others are set here.
+
+    Groups are folders in `folders`, but not one that has the name of a key with a value, such as
+    `output`. Raises UserError for several values.
     """
     key = override.key_or_group
-    if override.package is not None:
-        return True
-    is_group = any((place / key).is_dir() for place in places) and not _is_value(key)
-    # With a dict as value, the name is of a section whose keys it sets.
-    return is_group and not isinstance(override.value(), dict)
-
-
-def _is_value(key: str) -> bool:
-    """Whether a key has a value, and not names below it as a section and `recipe` have."""
+    refuse_if(
+        override.is_sweep_override(),
+        f"{override.input_line} has several values. Give -m to train once for each; a list is "
+        f"written {key}=[value,value]",
+    )
     known = schema.all_keys().get(key)
-    return known is not None and get_origin(known.hint) is not dict
-
-
-def line_of_choice(choice: Any, entries: Sequence[Entry]) -> str:
-    """A choice as Hydra takes it, for a conf whose defaults have these entries.
-
-    A group that they do not list is added at their end, so that its file is merged last.
-    """
-    group, line = choice.key_or_group, str(choice.input_line)
-    is_plain = choice.package is None and not (choice.is_add() or choice.is_delete())
-    is_listed = any(entry.group == group for entry in entries)
-    return line if is_listed or not is_plain else f"+{line}"
-
-
-def check(override: Any, places: Sequence[Path]) -> None:
-    """Raise UserError for several values, keys that do not exist, and values of another type."""
-    key, value, argument = override.key_or_group, override.value(), override.input_line
-    refuse_if(override.is_sweep_override(), f"{argument} has several values. {one_each(key)}")
-    if not is_choice(override, places):
-        hint = schema.hint_of(key)
-        schema.converted(value, Any if override.is_delete() else hint, key)
-    else:
-        refuse_if(override.is_force_add(), f"{key} takes no ++. Give {key}=NAME")
-        if not override.is_delete() and not isinstance(value, str | list):
-            raise UserError(f"{argument} names none. {did_you_mean('', options(key))}")
+    is_section = known is None or get_origin(known.hint) is dict
+    is_group = is_section and any((folder / key).is_dir() for folder in folders)
+    # With a dict as value, the name is of a section whose keys it sets.
+    return override.package is not None or (is_group and not isinstance(override.value(), dict))
 
 
 def keys_set(override: Any) -> list[str]:
@@ -95,73 +105,65 @@ def keys_set(override: Any) -> list[str]:
     return keys_in(override.key_or_group, override.value())
 
 
-def one_each(key: str) -> str:
-    return f"Give -m to train once for each; a list is written {key}=[value,value]"
-
-
-def apply(override: Any, conf: Any) -> None:
-    """Set, add or delete the key of a checked override in a composed conf. Raises UserError."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        (_delete if override.is_delete() else _set)(override, override.key_or_group, conf)
-    except OmegaConfBaseException as error:
-        raise explained(error, override.key_or_group) from error
-
-
-def _set(override: Any, key: str, conf: Any) -> None:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
-
-    value = override.value()
-    adds = override.is_add() or override.is_force_add()
-    branch = next((path for path in schema.branches() if key.startswith(f"{path}.")), "")
-    if adds and branch:
-        # By itself OmegaConf would make a mapping without types of a new name.
-        names = key.removeprefix(f"{branch}.").split(".")
-        key, value = branch, reduce(lambda inner, name: {name: inner}, reversed(names), value)
-    # A setting of a recipe, or a name in warm.rename, need not be in the conf.
-    open_key = key.startswith(("recipe.", "warm.rename"))
-    try:
-        OmegaConf.update(conf, key, value, merge=True, force_add=adds or open_key)
-    except (ConfigAttributeError, ConfigKeyError) as error:
-        near = _near(override.key_or_group, branch, conf)
-        way = f"{'A new one is added' if near else 'Add it'} with "
-        way += f"+{override.key_or_group if branch else error.full_key}=…"
-        raise UserError(
-            f"the conf has no {error.full_key}; --cfg job shows what it has. {near}{way}"
-        ) from error
-
-
-def _near(key: str, branch: str, conf: Any) -> str:
-    """`Did you mean …? ` with the name in a branch of the conf that is nearest to a key's."""
-    from omegaconf import OmegaConf
-
-    name, dot, rest = key.removeprefix(f"{branch}.").partition(".")
-    names = [str(known) for known in OmegaConf.select(conf, branch) or ()] if branch else []
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"Did you mean {quoted(f'{branch}.{near[0]}{dot}{rest}')}? " if near else ""
-
-
-def _delete(override: Any, key: str, conf: Any) -> None:
-    from omegaconf import OmegaConf, open_dict
-    from omegaconf.errors import ConfigTypeError
-
-    value = OmegaConf.select(conf, key, throw_on_missing=False)
-    if value is None:
-        branch = next((path for path in schema.branches() if key.startswith(f"{path}.")), "")
-        near = _near(key, branch, conf).strip()
-        raise UserError(f"the conf has no {key}; --cfg job shows what it has. {near}".rstrip(". "))
+def apply(override: Any, values: dict[str, Any]) -> None:
+    """Set, add or delete a key in the plain values of a conf. Raises UserError."""
+    key, value = override.key_or_group, override.value()
+    hint = schema.hint_of(key)
+    if not (override.is_add() or override.is_force_add()):
+        _refuse_new(key, value, values)
+    *above, last = key.split(".")
+    section: Any = values
+    for name in above:
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
+        refuse_if(
+            not isinstance(section, dict),
+            f"{key} is below {quoted(str(section))}, which has no keys",
+        )
+    if not override.is_delete():
+        refuse_if(
+            above == ["recipe"] and isinstance(section.get(last), list) and isinstance(value, dict),
+            f"{key} is a list: give it as {key}=[value,value]",
+        )
+        section[last] = _merged(section.get(last), value)
+        return
+    hints = [hint, schema.hint_of(".".join(above)) if above else None]
     refuse_if(
-        override.value() not in (None, value),
-        f"~{key} takes no value. Leave what follows it out",
+        dict not in [get_origin(kind) for kind in hints],
+        f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give {key}=null "
+        "or another value",
     )
-    section, _, name = key.rpartition(".")
-    try:
-        with open_dict(conf):
-            del (OmegaConf.select(conf, section) if section else conf)[name]
-    except ConfigTypeError as error:
-        raise UserError(
-            f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give "
-            f"{key}=null or another value"
-        ) from error
+    refuse_if(last not in section, f"the conf has no {key}; --cfg job shows what it has")
+    refuse_if(
+        value not in (None, section[last]), f"~{key} takes no value. Leave what follows it out"
+    )
+    del section[last]
+    if get_origin(hint) is dict:
+        section[last] = {}
+
+
+def _merged(old: Any, value: Any) -> Any:
+    """A value in the place of another: a mapping replaces only the keys that it has."""
+    if not (isinstance(old, dict) and isinstance(value, dict)):
+        return value
+    return old | {name: _merged(old.get(name), inner) for name, inner in value.items()}
+
+
+def _refuse_new(key: str, value: Any, values: dict[str, Any]) -> None:
+    """Refuse names that the conf does not have, where the user makes names: mostly misspelt."""
+    for branch in schema.branches():
+        name, dot, rest = key.removeprefix(f"{branch}.").partition(".")
+        names = [name] if key.startswith(f"{branch}.") else []
+        if key == branch and isinstance(value, dict):
+            names, dot, rest = list(value), "", ""
+        known: Any = values
+        for part in branch.split("."):
+            known = known.get(part) if isinstance(known, dict) else None
+        for name in [name for name in names if name not in (known or ())]:
+            near = difflib.get_close_matches(name, map(str, known or ()), n=1, cutoff=0.6)
+            way = f"Did you mean {quoted(f'{branch}.{near[0]}{dot}{rest}')}? " if near else ""
+            raise UserError(
+                f"the conf has no {branch}.{name}; --cfg job shows what it has. {way}A new one is "
+                f"added with +{branch}.{name}{dot}{rest}=…"
+            )

@@ -45,15 +45,22 @@ from tnctl.schema.training_sections import (
     Train,
     Warm,
 )
-from tnctl.schema.values import completed, converted, differences, from_values, register
+from tnctl.schema.values import (
+    check_saved,
+    check_types,
+    completed,
+    differences,
+    from_values,
+    section_of,
+)
 
 __all__ = [
-    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES", "RULES",
-    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster", "Conf",
-    "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
+    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES",
+    "RULES", "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
+    "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
     "Optimizers", "Paths", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls",
-    "Train", "Warm", "all_keys", "branches", "completed", "converted", "dataclass_of",
-    "differences", "from_values", "hint_of", "is_whole", "keys_like", "meant_key", "no_key",
-    "register", "time_columns",
+    "Train", "Warm", "all_keys", "branches", "check_saved", "check_types", "completed",
+    "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like", "meant_key",
+    "no_key", "section_of", "time_columns",
 ]  # fmt: skip

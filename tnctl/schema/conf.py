@@ -58,13 +58,10 @@ class Conf(Section):
         # From here on they are slots like others.
         self.slots, self.crosses = self.crosses.expanded(self.slots), Crosses()
         refuse_if(not self.output.strip(), "output is empty. Give the folder or URL of the run")
+        name = self.recipe.get("name")
         refuse_if(
-            "name" not in self.recipe,
-            "recipe needs a name: choose one with recipe=deepfm or recipe=lr",
-        )
-        refuse_if(
-            not isinstance(self.recipe["name"], str),
-            f"recipe.name must be text. Received: {self.recipe['name']}",
+            not isinstance(name, str),
+            f"recipe needs a name: choose one with recipe=deepfm or recipe=lr. Received: {name}",
         )
         self._check_names()
         self._check_times()

@@ -143,9 +143,11 @@ class Data(Section):
     window: int = number(262_144, 1, 2**31 - 1, "rows that are read, and shuffled, together")
     shuffle: bool = key(True, "shuffle the rows of each window in training")
 
-    def check(self) -> None:
+    def normalize(self) -> None:
         # In a shell or in single quotes a tab is hard to spell.
         self.delimiter = {"\\t": "\t", "tab": "\t"}.get(self.delimiter, self.delimiter)
+
+    def check(self) -> None:
         refuse_if(
             len(self.delimiter) != 1 or self.delimiter in '"\r\n',
             f"delimiter must be one character. Received: {self.delimiter!r} "

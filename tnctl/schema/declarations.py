@@ -98,6 +98,10 @@ def default_of(declared: dataclasses.Field) -> Any:
     return declared.default if factory is dataclasses.MISSING else factory()
 
 
+class WrongKey(UserError, ValueError):
+    """A UserError that names a key of a section; pydantic adds where the section is."""
+
+
 class Section:
     """A part of a conf. Making one checks each key by its declaration, then keys together.
 
@@ -106,7 +110,15 @@ class Section:
     """
 
     def __post_init__(self) -> None:
-        """Raise UserError that names the key."""
+        """Raise WrongKey."""
+        try:
+            self.normalize()
+            self._check_keys()
+            self.check()
+        except UserError as error:
+            raise WrongKey(str(error)) from None
+
+    def _check_keys(self) -> None:
         for declared in dataclasses.fields(self):  # type: ignore[arg-type]
             declaration: Declaration = declared.metadata["declaration"]
             value = getattr(self, declared.name)
@@ -116,23 +128,12 @@ class Section:
                 refuse_if(
                     selected not in users,
                     f"{declared.name} is for {declaration.condition}. "
-                    f"Received: {selector}={selected}{self._keys_only_for(selector)}",
+                    f"Received: {selector}={selected}",
                 )
             declaration.check(declared.name, value)
-        self.check()
 
-    def _keys_only_for(self, selector: str) -> str:
-        """In words, the keys that are only for some values of `selector`, its value among them."""
-        declarations = {
-            declared.name: declared.metadata["declaration"].only_for
-            for declared in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-        names = [
-            name
-            for name, (key, users) in declarations.items()
-            if key == selector and getattr(self, selector) in users
-        ]
-        return f", which takes {', '.join(names)}" if names else ""
+    def normalize(self) -> None:
+        """Replace values that can be written in several ways. Raises UserError."""
 
     def check(self) -> None:
         """Raise UserError for keys that do not fit together."""

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 class IdKind:
     """A value of `slots.NAME.ids`."""
 
+    # What the ids are, for the documentation of the key.
     sentence: str
-    """what the ids are, for the documentation of the key"""
+    # The keys of a slot that only some kinds take, this one among them.
     keys: tuple[str, ...] = ()
-    """the keys of a slot that only some kinds take, this one among them"""
+    # The one of them that must be given.
     needs: str | None = None
-    """the one of them that must be given"""
+    # The ids are 0 .. n - 1, for kinds with the key `size` where it is given.
     counted: bool = False
-    """the ids are 0 .. n - 1, for kinds with the key `size` where it is given"""
+    # Values are numbers; else texts or integers.
     of_numbers: bool = False
-    """values are numbers; else texts or integers"""
+    # Values are times, as data.times says.
     of_times: bool = False
-    """values are times, as data.times says"""
+    # Its boundaries are measured on data.train.
     measured: bool = False
-    """its boundaries are measured on data.train"""
+    # Ids come from the hash of a text alone, so a cross of slots can have them.
     of_texts: bool = False
-    """ids come from the hash of a text alone, so a cross of slots can have them"""
+    # A missing value can have an id (missing=value).
     has_missing_id: bool = True
-    """a missing value can have an id (missing=value)"""
+    # Keys that change the ids of the same values; other keys only change which values have one.
     decided_by: tuple[str, ...] = ()
-    """keys that change the ids of the same values; other keys only change which values have one"""
+    # The key of serving.json, vocabulary or boundaries, that has the list it needs.
     served: str | None = None
-    """the key of serving.json, vocabulary or boundaries, that has the list it needs"""
+    # The kind that serving.json has instead, which makes the same ids by that list.
     served_as: str | None = None
-    """the kind that serving.json has instead, which makes the same ids by that list"""
 
 
 ID_KINDS: dict[str, IdKind] = {

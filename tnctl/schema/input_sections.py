@@ -259,13 +259,11 @@ class Numeric(Section):
         None, "replaces a missing value, before the transform (standardize: the mean; else 0)"
     )
 
-    def __post_init__(self) -> None:
-        """Replace infinite limits of `clip` by None, then check all keys as every section does."""
+    def normalize(self) -> None:
         low, high = self._limits()
         if self.clip is not None:
             # JSON, in which checkpoints keep the conf, has no infinity.
             self.clip = [low if math.isfinite(low) else None, high if math.isfinite(high) else None]
-        super().__post_init__()
 
     def check(self) -> None:
         refuse_if(

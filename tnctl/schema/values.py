@@ -1,23 +1,23 @@
-"""Plain values, as of a YAML file or a saved conf, and the Conf that they make."""
+"""Plain values, as of a YAML file or a saved conf, and the Conf that pydantic makes of them."""
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from tnctl.errors import SHOWN, UserError, refuse_if
+from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError, core_schema
+
+from tnctl.errors import SHOWN, UserError
 from tnctl.schema.conf import Conf
 from tnctl.schema.declarations import default_of
 from tnctl.schema.keys import NAME, branches, dataclass_of, hints_of, keys_like, no_key
 
-KEYS_SHOWN = 4
-# Sections whose names the user chooses, with values of no declared type.
-NAMED = {"recipe": "recipe.SETTING=value", "warm.rename": "warm.rename.NEW=OLD"}
 # The values of keys that a saved conf does not have, where the versions without the key worked by
-# another value than its default. By path, such as train.epochs or slots.NAME.seed.
-ABSENT: dict[str, Any] = {}
+# another value than its default. By path, such as train.epochs or slots.NAME.seed; … stays absent:
+# no checkpoint keeps `cluster`, and the default of `output` is by the name of a conf file.
+ABSENT: dict[str, Any] = {"cluster": ..., "output": ...}
+MISSING = "???"  # of OmegaConf, for a value that is still to be given
 
 
 def from_values(values: Mapping[str, Any]) -> Conf:
@@ -25,161 +25,194 @@ def from_values(values: Mapping[str, Any]) -> Conf:
 
     Raises UserError that names the key by its path.
     """
-    conf: Conf = converted(values, Conf, "", make=True)
+    conf: Conf = section_of(Conf, values)
     return conf
 
 
-def converted(value: Any, hint: Any, key: str, make: bool = False) -> Any:
-    """A plain value as the type of its key, with the conversions of OmegaConf.
+def section_of(section: Any, values: Any, key: str = "") -> Any:
+    """The section of a conf at a key, from plain values. Raises UserError as from_values does."""
+    made, mistakes = _validated(section, values)
+    for mistake in mistakes:
+        raise _explained(mistake, key)
+    return made
 
-    With `make`, sections become objects, which checks ranges and rules; else they stay mappings.
-    Text with `${` is left unchanged: what it resolves to is checked when it is known. Raises
-    UserError for a key that does not exist and a value of another type.
+
+def check_types(values: Mapping[str, Any]) -> None:
+    """Raise UserError for keys that do not exist and values of another type.
+
+    What is resolved later, `${…}` and `???`, may be anything, and rules between keys wait for it.
     """
-    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kind, is_section = kinds[0], dataclasses.is_dataclass(kinds[0])
-    if isinstance(value, str) and ("${" in value or value == "???") and not is_section:
-        return value
-    if value is None and NoneType not in kinds and hint is not Any:
-        entry = "Write '' for an empty text, or leave the entry out"
-        of_branch = key.rpartition(".")[0] in branches()  # leaving it out would be without it
-        default = "Write {} for its defaults" if of_branch else "Leave it out for the default"
-        way = entry if key.endswith("]") else default
-        raise UserError(f"{key} needs a value, and null is none. {way}")
-    if value is None or hint is Any:
-        return value
-    if is_section:
-        return _section(value, kind, key, make)
-    if get_origin(kind) is dict:
-        # What has a name may be what another name has; a section may not.
-        return {
-            name: inner
-            if "${" in str(inner) and isinstance(inner, str)
-            else converted(inner, get_args(kind)[1], f"{key}.{name}", make)
-            for name, inner in _names(value, key).items()
-        }
-    if get_origin(kind) is list:
-        if not isinstance(value, list):
-            raise UserError(
-                f"{key} is a list: give it as {key}=[value,value]. Received: {_shown(key, value)}"
-            )
-        return [
-            converted(entry, get_args(kind)[0], f"{key}[{place}]", make)
-            for place, entry in enumerate(value)
-        ]
-    words, types, convert = SCALARS[kind]
+    for mistake in _validated(Conf, values)[1]:
+        is_open = mistake["input"] == MISSING or "${" in str(mistake["input"])
+        if mistake["type"] != "value_error" and not is_open:
+            raise _explained(mistake, "")
+
+
+def check_saved(values: Mapping[str, Any]) -> None:
+    """Raise UserError for keys that do not exist, and values that are not of their key's type.
+
+    Values are not converted, and ranges and rules between keys are not checked.
+    """
+    for mistake in _validated(Conf, values, is_saved=True)[1]:
+        raise _explained(mistake, "")
+
+
+def _validated(section: Any, values: Any, is_saved: bool = False) -> tuple[Any, list[Any]]:
+    """The object of a section, and what pydantic finds wrong."""
     try:
-        scalar = convert(value) if type(value) in types else None
-    except (LookupError, ValueError, OverflowError):
-        scalar = None
-    if scalar is None and isinstance(value, str) and str in kinds:
-        return value  # one of the words that its declaration has
-    if scalar is None:
-        raise UserError(f"{key} must be {words}. Received: {_shown(key, value)}")
-    return value if value == scalar else scalar  # documents may write 1.0 as 1
+        return _validator(section, is_saved).validate_python(values), []
+    except ValidationError as error:
+        return None, list(error.errors(include_url=False))
 
 
-def _section(value: Any, section: Any, key: str, make: bool) -> Any:
-    hints, values = hints_of(section), {}
-    for name, inner in _names(value, key).items():
-        path = f"{key}.{name}".lstrip(".")
-        if name not in hints and path in keys_like(path):
-            nested = path.replace(".", ": {") + ": …" + "}" * path.count(".")
-            raise UserError(f"no key '{path}' by one name. Write {nested}")
-        if name not in hints:
-            raise no_key(path)
-        values[name] = converted(inner, hints[name], path, make)
-    try:
-        return section(**values) if make else values
-    except UserError as error:
-        raise UserError(f"{key}.{error}".lstrip("."), error.exit_code) from None
+@functools.cache
+def _validator(section: Any, is_saved: bool) -> SchemaValidator:
+    return SchemaValidator(_pydantic(section, is_saved))
 
 
-def _names(value: Any, key: str) -> Mapping[str, Any]:
-    """A mapping whose names are text. Raises UserError for any other value."""
-    if not isinstance(value, Mapping):
-        raise _takes_no_value(key, value)
-    for name in value:
-        refuse_if(
-            not isinstance(name, str),
-            f"{key or 'the conf'} has the name {'null' if name is None else name}. YAML reads "
-            "numbers, yes, no and null as values that are not text. Write the name in quotes",
+def _pydantic(hint: Any, is_saved: bool) -> Any:
+    """What pydantic makes of a key's type.
+
+    Built without pydantic's own reading of dataclasses, which takes ten times as long and has no
+    validator that checks types only.
+    """
+    if isinstance(hint, UnionType):
+        kind, *others = get_args(hint)
+        schema = _pydantic(kind, is_saved)
+        if str in others:
+            schema = core_schema.no_info_wrap_validator_function(_or_text, schema)
+        return core_schema.nullable_schema(schema) if NoneType in others else schema
+    if get_origin(hint) is dict:
+        values = _pydantic(get_args(hint)[1], is_saved)
+        return core_schema.dict_schema(core_schema.str_schema(strict=True), values)
+    if get_origin(hint) is list:
+        return core_schema.list_schema(_pydantic(get_args(hint)[0], is_saved), strict=True)
+    if dataclasses.is_dataclass(hint):
+        return _section(hint, is_saved)
+    if hint is Any:
+        return core_schema.any_schema()
+    build, convert = SCALARS[hint]
+    schema = build(strict=is_saved or hint is str)
+    if is_saved or convert is None:
+        return schema
+    return core_schema.no_info_before_validator_function(convert, schema)
+
+
+def _section(section: Any, is_saved: bool) -> Any:
+    fields = []
+    for declared in dataclasses.fields(section):
+        schema = core_schema.with_default_schema(
+            _pydantic(hints_of(section)[declared.name], is_saved),
+            default_factory=functools.partial(default_of, declared),
         )
+        fields.append(core_schema.dataclass_field(declared.name, schema))
+    taken = core_schema.dataclass_args_schema(section.__name__, fields, extra_behavior="forbid")
+    names = [declared.name for declared in dataclasses.fields(section)]
+    return core_schema.dataclass_schema(section, taken, names, post_init=not is_saved)
+
+
+def _or_text(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """A number or flag, or else one of the words that the declaration of its key has."""
+    try:
+        return convert(value)
+    except ValidationError:
+        if isinstance(value, str):
+            return value
+        raise
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "no number")
     return value
 
 
-def _takes_no_value(key: str, value: Any) -> UserError:
-    """The error of a value for a section, which has keys or names."""
-    received = f". Received: {_shown(key, value)}"
-    if key in NAMED:
-        return UserError(f"{key} holds names and values: give {NAMED[key]}{received}")
-    keys = [known for known in keys_like(key) if known.startswith(f"{key}.")]
-    if key in branches():
-        return UserError(f"{key} takes no value, its names do. Add one with +{keys[0]}=…{received}")
-    more = ", …" if len(keys) > KEYS_SHOWN else ""
-    return UserError(
-        f"{key} takes no value, its keys do: {', '.join(keys[:KEYS_SHOWN])}{more}{received}"
-    )
+def _text(value: Any) -> Any:
+    """What YAML reads as a number or flag may be meant as text, such as a label of 1."""
+    return str(value) if isinstance(value, bool | int | float) else value
 
 
-def _shown(key: str, value: Any) -> str:
-    text = str(value)
-    return f"{key}={text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
-
-
-FLAGS = dict.fromkeys(("yes", "y", "on", "true"), 1)
-FLAGS |= dict.fromkeys(("no", "n", "off", "false"), 0)
-# In words, the types that OmegaConf takes, and the conversion.
-SCALARS: dict[Any, tuple[str, tuple[type, ...], Callable[[Any], Any]]] = {
-    int: ("a whole number", (int, str), int),
-    float: ("a number", (float, int, str), float),
-    bool: (
-        "true or false",
-        (bool, int, str),
-        lambda flag: bool(int(FLAGS.get(str(flag).lower(), flag))),
-    ),
-    str: ("text, one value", (str, int, float, bool), str),
+SCALARS: dict[Any, tuple[Callable[..., Any], Callable[[Any], Any] | None]] = {
+    int: (core_schema.int_schema, _no_flag),
+    float: (core_schema.float_schema, _no_flag),
+    bool: (core_schema.bool_schema, None),
+    str: (core_schema.str_schema, _text),
+}
+# What keys take, by how pydantic's names of errors begin.
+TAKEN = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "number": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text, one value",
+    "list": "is a list: give it as [value,value]",
 }
 
 
+def _explained(mistake: Any, key: str) -> UserError:
+    """One of pydantic's errors in a section that is at a key."""
+    location, kind, value = mistake["loc"] or ("",), mistake["type"], mistake["input"]
+    is_name = kind == "invalid_key" or location[-1] == "[key]"
+    for part in location[: -2 if is_name else None]:
+        key += f"[{part}]" if isinstance(part, int) else f".{part}"
+    key = key.strip(".")
+    if kind == "value_error":
+        return UserError(f"{key}.{mistake['ctx']['error']}".lstrip("."))
+    if kind == "unexpected_keyword_argument" and "." in location[-1]:
+        return UserError(f"no key '{key}' by one name. Write its section, and the key below it")
+    if kind == "unexpected_keyword_argument":
+        return no_key(key)
+    if is_name:
+        return UserError(
+            f"{key or 'the conf'} has a name that is no text: {value}. YAML reads numbers, yes, no "
+            "and null so. Write it in quotes"
+        )
+    if value is None:
+        return UserError(
+            f"{key} needs a value, and null is none. Leave it out, or give one: {{}} for a section "
+            "with its defaults, '' for an empty text"
+        )
+    keys = (known for known in keys_like(key) if known.startswith(f"{key}.".lstrip(".")))
+    example = ("+" if key in branches() else "") + next(keys, f"{key}.NAME")
+    takes = TAKEN.get(kind.partition("_")[0], f"takes no value, its keys do, such as {example}=…")
+    text = str(value)
+    shown = f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
+    return UserError(f"{key or 'the conf'} {takes}. Received: {key}={shown}")
+
+
 def completed(
-    values: Mapping[str, Any], section: Any = Conf, path: str = "", defaults: Any = None
-) -> dict[str, Any]:
-    """Plain values of a saved section with all its keys, those of other versions too.
+    value: Any,
+    hint: Any = Conf,
+    key: str = "",
+    defaults: Any = None,
+    absent: Mapping[str, Any] = ABSENT,
+) -> Any:
+    """Plain values of a section with all its keys, in the order of the schema.
 
-    `path` is where the section is, with a dot at its end and `NAME` for each name of the user, and
-    `defaults` an object of the section with its defaults there. What is no section where one should
-    be stays as it is. Without `cluster`, which no saved conf has.
+    A key that the section does not have is the one in `absent`, by its path with `NAME` for each
+    name of the user, else its default: of `defaults`, an object that has the section's defaults at
+    its place, or of the section. What is no section where one should be stays as it is. `hint` is
+    the type of the section, and `key` where it is.
     """
-    full = dict(values)
+    section = dataclass_of(hint)
+    if not isinstance(value, Mapping) or (section is None and get_origin(hint) is not dict):
+        return value
+    if section is None:
+        inner_hint = get_args(hint)[1]
+        return {
+            name: completed(inner, inner_hint, f"{key}.{NAME}", None, absent)
+            for name, inner in value.items()
+        }
+    full = {}
     for declared in dataclasses.fields(section):
-        name, hint = declared.name, hints_of(section)[declared.name]
-        key, kind = path + name, dataclass_of(hint)
-        if key == "cluster":
-            continue
-        default = None if name in values and kind is None else _default(declared, defaults)
-        if name not in values:
-            # An output that is absent has no default that could be resolved here.
-            if isinstance(default, str) and "${" in default:
-                continue
-            value = ABSENT.get(key, default)
-            full[name] = {} if dataclasses.is_dataclass(value) else copy.deepcopy(value)
-        if isinstance(full[name], Mapping):
-            if kind is not None:
-                full[name] = completed(full[name], kind, f"{key}.", default)
-            elif get_origin(hint) is dict and dataclasses.is_dataclass(get_args(hint)[1]):
-                full[name] = {
-                    of_user: completed(inner, get_args(hint)[1], f"{key}.{NAME}.")
-                    if isinstance(inner, Mapping)
-                    else inner
-                    for of_user, inner in full[name].items()
-                }
-    return full
-
-
-def _default(declared: dataclasses.Field, defaults: Any) -> Any:
-    """The default of a key, at the place of an object that has its section's defaults there."""
-    return default_of(declared) if defaults is None else getattr(defaults, declared.name)
+        name = declared.name
+        path = f"{key}.{name}".lstrip(".")
+        default = default_of(declared) if defaults is None else getattr(defaults, name)
+        inner = value[name] if name in value else absent.get(path, default)
+        inner = {} if dataclasses.is_dataclass(inner) else inner
+        if inner is not ...:
+            full[name] = completed(inner, hints_of(section)[name], path, default, absent)
+    return full | {name: inner for name, inner in value.items() if name not in full}
 
 
 def differences(values: Any, others: Any, path: str = "") -> list[str]:
@@ -191,19 +224,3 @@ def differences(values: Any, others: Any, path: str = "") -> list[str]:
             for key in differences(values.get(name), others.get(name), f"{path}.{name}".lstrip("."))
         ]
     return [] if values == others else [path]
-
-
-def required(key: str) -> None:
-    """The resolver of `${required:KEY}` in a shipped conf: a key that the user must give."""
-    raise UserError(f"{key} is not given. Give {key}=…")
-
-
-@functools.cache  # it takes a fifth of the time of a conf
-def register() -> None:
-    """Give Hydra the schema, which every conf names first in its defaults."""
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
-
-    # `???` in a group would not override the schema's null.
-    OmegaConf.register_new_resolver("required", required, replace=True)
-    ConfigStore.instance().store(name="schema", node=Conf)

@@ -140,7 +140,7 @@ def conf_of_rows(scorer: Scorer, kind: str, keys: Mapping[str, Any]) -> schema.C
     trained, data = documents.plain(scorer.description.data), documents.plain(scorer.raw.conf.data)
     same = {key: trained[key] for key in CSV_KEYS} if trained["format"] == kind else {}
     data |= {"format": kind, **same, **keys}
-    read = schema.converted(data, schema.Data, "data", make=True)
+    read = schema.section_of(schema.Data, data, "data")
     return dataclasses.replace(scorer.raw.conf, data=read)
 
 
