@@ -43,10 +43,7 @@ SLOTS = {
     "day": {"ids": "day", "missing": "value"},
 }
 MEASURED = Statistics(
-    boundaries={
-        "quantiles": np.array([5.5, 6.5]),
-        "row_quantiles": np.array([0.1 + 0.2, 7.0]),
-    },
+    boundaries={"quantiles": [5.5, 6.5], "row_quantiles": [0.1 + 0.2, 7.0]},
     vocabularies={"file": ["7", "123"]},
 )
 NUMBERS = ["5", "7", "6", None, "", "123"]

@@ -91,7 +91,7 @@ class Checkpoint:
 
     @property
     def statistics(self) -> Statistics:
-        return Statistics.from_measured(self.manifest.statistics)
+        return self.manifest.statistics
 
     def table(self, name: str) -> Table:
         """What the manifest says of a table."""

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, PlainValidator
 
 from tnctl.checkpoint.table_document import Optimizer, Table
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import UnitsRecord
 from tnctl.documents import (
     Count,
@@ -268,7 +268,7 @@ class CheckpointManifest(Manifest):
     position: Position
     finished: bool
     recipe: RecipeReference
-    statistics: Measured
+    statistics: Statistics
     tables: tuple[Table, ...]
     dense: Dense
     heads: tuple[Name, ...]

@@ -60,7 +60,7 @@ def prepare(conf: Conf, folder: str) -> None:
                 version=PreparedManifest.VERSION,
                 tnctl=__version__,
                 splits=parts,
-                statistics=measured.measured(),
+                statistics=measured,
                 conf=prepared_files.deciding(conf),
             )
         )

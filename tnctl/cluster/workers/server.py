@@ -68,7 +68,7 @@ class RowServer(CommandLoop):
             case commands.Build(statistics=statistics):
                 measured = replace(statistics, vocabularies=self._vocabularies)
                 self._vocabularies = {}
-                self._model = self._empty(Statistics.from_measured(measured))
+                self._model = self._empty(measured)
                 return self._built(self._model)
             case commands.StartWarm(folder=folder, sha256=sha256):
                 start = start_again(self._conf, folder, sha256)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from tnctl import documents, schema
@@ -161,7 +160,7 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
         for key in ("size", "padding"):
             values[key] = None if values[key] is None else int(values[key])
         if ID_KINDS[slot.ids].measured:
-            statistics.boundaries[name] = np.array(values.pop("boundaries"), np.float64)
+            statistics.boundaries[name] = values.pop("boundaries")
     numeric: dict[str, dict[str, Any]] = {}
     for name, number in description.numeric.items():
         values = numeric[name] = conf_values(number, Numeric)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from tnctl.checkpoint.load import Checkpoint
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
-from tnctl.data.statistics import Scale, Statistics
+from tnctl.data.statistics_document import Scale, Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import LENGTHS, Input, linear_slots
 from tnctl.model.layout import CVM_COLUMNS, LINEAR, LINEARS, Layout, plan
