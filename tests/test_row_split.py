@@ -129,11 +129,8 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
         conf = cut_conf(tmp_path, writer, 3, by)
     rows = {}
     for split in SPLITS:
-        whole = [
-            row
-            for window in windows(Source(conf, split), features_of(conf))
-            for row in keys(window)
-        ]
+        read = windows(Source(conf, split), features_of(conf))
+        whole = [row for window in read for row in keys(window)]
         parts = [
             row
             for unit in units.units_of(Source(conf, split), 3)

@@ -68,12 +68,8 @@ def logits(model, folder):
         model.conf, data=dataclasses.replace(model.conf.data, root=str(folder / "clicks"))
     )
     inference = Inference(model, 1024)
-    return np.concatenate(
-        [
-            inference(window)
-            for window in windows(Source(conf, "validation"), features_of(conf, model))
-        ]
-    )
+    source = Source(conf, "validation")
+    return np.concatenate(list(map(inference, windows(source, features_of(conf, model)))))
 
 
 def rows_of(model, group):

@@ -17,7 +17,7 @@ from tnctl import files
 from tnctl.data import arrivals
 from tnctl.data.day_records import is_day
 from tnctl.data.sources import DAY, Source, row_range
-from tnctl.errors import Failure, UserError, quoted
+from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.progress import say
 from tnctl.schema import Conf, Data
 
@@ -48,43 +48,42 @@ def daily(conf: Conf) -> bool:
     """
     data = conf.data
     if not any(DAY in name for name in _names(data)):
-        if data.days is not None:
-            raise UserError(
-                f"data.days is for daily training: put {DAY} into data.train, in the place of the "
-                f"day's name. Received: data.train={data.train}"
-            )
+        refuse_if(
+            data.days is not None,
+            f"data.days is for daily training: put {DAY} into data.train, in the place of the "
+            f"day's name. Received: data.train={data.train}",
+        )
         return False
     for name in _names(data):
-        if DAY not in name:
-            raise UserError(
-                f"data.train has {DAY} in some of its names, and {name} would be trained with "
-                f"every day. Put {DAY} into all, or leave it out"
-            )
-    if data.format == "generated":
-        raise UserError(
-            f"data.format=generated has no days: leave {DAY} out of data.train, or take "
-            "data=arrivals"
+        refuse_if(
+            DAY not in name,
+            f"data.train has {DAY} in some of its names, and {name} would be trained with every "
+            f"day. Put {DAY} into all, or leave it out",
         )
+    refuse_if(
+        data.format == "generated",
+        f"data.format=generated has no days: leave {DAY} out of data.train, or take data=arrivals",
+    )
     if data.is_generated:
         first = conf_of_day(conf, arrivals.FIRST_DAY.isoformat())
         row_range(first.data, "train")  # for its errors
-    if data.prepared is not None:
-        raise UserError(
-            f"data.prepared is of one data, and {DAY} in data.train of one after the other. "
-            "Leave data.prepared out for daily training"
-        )
+    refuse_if(
+        data.prepared is not None,
+        f"data.prepared is of one data, and {DAY} in data.train of one after the other. Leave "
+        "data.prepared out for daily training",
+    )
     for split in ("validation", "test"):
         value = getattr(data, split)
-        if DAY in str(value):
-            raise UserError(
-                f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
-                f"Leave data.{split} out, or name files that stay. Received: {value}"
-            )
-    if conf.optimizer.updates == "all":
-        raise UserError(
-            "optimizer.updates=all makes every row before the first step, and each day brings new "
-            "ids. Take updates=touched for daily training"
+        refuse_if(
+            DAY in str(value),
+            f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
+            f"Leave data.{split} out, or name files that stay. Received: {value}",
         )
+    refuse_if(
+        conf.optimizer.updates == "all",
+        "optimizer.updates=all makes every row before the first step, and each day brings new ids. "
+        "Take updates=touched for daily training",
+    )
     _wanted(data.days)  # for its errors
     return True
 
@@ -275,8 +274,8 @@ def _refuse_two_names(days: list[str]) -> None:
 
 
 def _within(day: str, first: str | None, last: str | None) -> bool:
-    after = first is None or day == first or not comes_before(day, first)
-    return after and (last is None or day == last or not comes_before(last, day))
+    is_after = first is None or not comes_before(day, first)
+    return is_after and (last is None or not comes_before(last, day))
 
 
 def _dates_between(first: str, last: str, there: list[str]) -> list[str]:

@@ -100,7 +100,7 @@ class Features:
         return self.batch(self.read(table, where))
 
     def read(self, table: pa.Table, where: Where) -> EncodedRows:
-        """The same, slot by slot."""
+        """All rows of `table`, as `encode` takes them, slot by slot."""
         data, rows = self.conf.data, table.num_rows
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
         cells: dict[str, Cells] = {}

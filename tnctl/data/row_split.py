@@ -29,7 +29,7 @@ COMPRESSIONS = {".gz", ".zst", ".zstd"}
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of data.train: the number before that of its first row, and how many rows follow."""
+    """A file of data.train: the number before its first row, and how many rows follow."""
 
     url: str
     lines_before: int

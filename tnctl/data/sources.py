@@ -249,7 +249,7 @@ class Source:
     def _generated(self, needed: list[str], first: int, end: int) -> Iterator[Piece]:
         if self.data.format != "arrivals":
             return generated.pieces(first, end, needed)
-        # A model has met all rows up to the end of data.train when it is evaluated. Where that has
+        # A model has seen all rows up to the end of data.train when it is evaluated. Where that has
         # days these are the rows before the split: a day is evaluated before it is trained.
         is_range = isinstance(self.data.train, str) and ":" in self.data.train
         seen = row_range(self.data, "train")[1] if is_range else row_range(self.data, self.split)[0]
