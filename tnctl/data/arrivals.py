@@ -50,7 +50,7 @@ from tnctl.data.generated import (
     standardized,
     truth,
 )
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 
 DATA_SEED = 0x61727269766C  # "arrivl"
 FIRST_DAY = date(2026, 1, 1)
@@ -151,19 +151,21 @@ def days_between(first: str | None, last: str | None, most: int) -> list[str]:
     begin, end = _number(first or FIRST_DAY.isoformat()), _number(last)
     refuse_other_days([day for day, n in ((first, begin), (last, end)) if day and n is None])
     assert begin is not None and end is not None
-    if end - begin >= most:
-        raise UserError(f"data.days={first or ''}..{last} is over {most:,} days. Take fewer")
+    refuse_if(
+        end - begin >= most,
+        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+    )
     return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
 
 
 def refuse_other_days(days: list[str]) -> None:
     """Refuse names that are no days of the stream. Raises UserError."""
     for day in days:
-        if _number(day) is None:
-            raise UserError(
-                f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
-                f"2026-01-31. Received: data.days with {day}"
-            )
+        refuse_if(
+            _number(day) is None,
+            f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
+            f"2026-01-31. Received: data.days with {day}",
+        )
 
 
 def pieces(first: int, end: int, needed: list[str], seen: int) -> Iterator[Piece]:

@@ -22,7 +22,7 @@ from tnctl.data.file_pieces import require
 from tnctl.data.nested_columns import columns_of, require_paths, selected
 from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.data.statistics import Statistics
-from tnctl.errors import Failure, UserError, quoted, shortened
+from tnctl.errors import Failure, UserError, quoted, refuse_if, shortened
 from tnctl.schema import Conf, Data, Slot
 
 NAME = "the table"  # in messages, where files have their URL
@@ -147,12 +147,12 @@ def _of_ids(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     kind = column.type
     while pt.is_dictionary(kind) or numbers.is_list(kind) or pt.is_fixed_size_list(kind):
         kind = kind.value_type
-    if pt.is_floating(kind):
-        raise UserError(
-            f"{NAME}: column '{name}' is {column.type}, and ids are made of text or integers. "
-            "Convert it to what the data of training has (pandas makes fractions of integers among "
-            "which some are missing: astype('Int64'))"
-        )
+    refuse_if(
+        pt.is_floating(kind),
+        f"{NAME}: column '{name}' is {column.type}, and ids are made of text or integers. "
+        "Convert it to what the data of training has (pandas makes fractions of integers among "
+        "which some are missing: astype('Int64'))",
+    )
     return column
 
 
@@ -263,10 +263,11 @@ def _encoded(
 def _column(values: Any, slot: Slot, what: str) -> pa.Array:
     column = array_of(values, what)
     kind = column.type
-    if numbers.has_values(kind):
-        raise UserError(f"{what} has lists. Give the single values that they have")
-    if pt.is_floating(kind) and not (slot.kind.of_numbers or slot.kind.of_times):
-        raise UserError(f"{what} are {kind}, and ids are made of text or integers. Convert them")
+    refuse_if(numbers.has_values(kind), f"{what} has lists. Give the single values that they have")
+    refuse_if(
+        pt.is_floating(kind) and not (slot.kind.of_numbers or slot.kind.of_times),
+        f"{what} are {kind}, and ids are made of text or integers. Convert them",
+    )
     return column
 
 

@@ -220,26 +220,27 @@ def _wanted(value: Any) -> list[str] | tuple[str | None, str | None]:
         return None, None
     if isinstance(value, list | tuple):
         days = [_name(day) for day in value]
-        if not days:
-            raise UserError("data.days is an empty list. Leave it out for all that are there")
+        refuse_if(not days, "data.days is an empty list. Leave it out for all that are there")
         if twice := [day for day in days if days.count(day) > 1]:
             raise UserError(f"data.days has {twice[0]} twice. Name each day once")
-        if len({calendar(day) is None for day in days}) > 1:
-            raise UserError(
-                f"data.days has dates and other names, which have no order. Received: {value}"
-            )
+        refuse_if(
+            len({calendar(day) is None for day in days}) > 1,
+            f"data.days has dates and other names, which have no order. Received: {value}",
+        )
         _refuse_two_names(days)
         return days
     text = _name(value)
     if RANGE not in text:
         return [text]
     first, _, last = text.partition(RANGE)
-    if not first and not last:
-        raise UserError(
-            "data.days=.. has neither a first nor a last day. Leave it out for all that are there"
-        )
-    if first and last and _order([first, last])(first) > _order([first, last])(last):
-        raise UserError(f"data.days={text}: {first} comes after {last}. Give FIRST..LAST")
+    refuse_if(
+        not first and not last,
+        "data.days=.. has neither a first nor a last day. Leave it out for all that are there",
+    )
+    refuse_if(
+        first and last and _order([first, last])(first) > _order([first, last])(last),
+        f"data.days={text}: {first} comes after {last}. Give FIRST..LAST",
+    )
     return first or None, last or None
 
 
@@ -284,8 +285,10 @@ def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
     known = {calendar(day) for day in there}
     if start is None or end is None or None in known:
         return []
-    if (end - start).days > LONGEST_RANGE:
-        raise UserError(f"data.days={first}..{last} is over {LONGEST_RANGE:,} days. Take fewer")
+    refuse_if(
+        (end - start).days > LONGEST_RANGE,
+        f"data.days={first}..{last} is over {LONGEST_RANGE:,} days. Take fewer",
+    )
     form = "%Y-%m-%d" if "-" in (there[0] if there else first) else "%Y%m%d"
     days = [start + timedelta(days=number) for number in range((end - start).days + 1)]
     return [day.strftime(form) for day in days if day not in known]

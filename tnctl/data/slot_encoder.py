@@ -20,7 +20,7 @@ from tnctl.data.column_names import slot_column, takes_fractions
 from tnctl.data.file_pieces import Where
 from tnctl.data.numbers import RowValues, row_values
 from tnctl.data.times import is_temporal, times_of
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Data, Slot
 from tnctl.tables import c_times
 from tnctl.tables import columns as c_columns
@@ -344,11 +344,11 @@ class Encoder:
         self.column = self.ids.column
         self._fractions = takes_fractions(name, slot, data)
         self.missing_id = np.uint64(self.ids.missing_id)
-        if slot.missing == "value" and slot.padding == self.missing_id:
-            raise UserError(
-                f"slots.{name}: padding={slot.padding} is the id of missing values. Leave out "
-                "padding or missing=value"
-            )
+        refuse_if(
+            slot.missing == "value" and slot.padding == self.missing_id,
+            f"slots.{name}: padding={slot.padding} is the id of missing values. Leave out "
+            "padding or missing=value",
+        )
 
     def encode(self, array: pa.Array, where: Where, weights: pa.Array | None = None) -> Cells:
         """The cells of a column [rows], with their weights if a column of weights [rows] is given.

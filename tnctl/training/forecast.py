@@ -166,7 +166,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    for rules in (row_split, early_stopping, recalibrating, eviction):
+    row_split.check(conf.data)
+    for rules in (early_stopping, recalibrating, eviction):
         rules.check(conf)
     days: Days | None = None
     if daily(conf):

@@ -18,7 +18,7 @@ from tnctl.training.warm import warm_start
 
 def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     """Refuse a conf that cannot be trained, by its keys. Raises UserError, Failure."""
-    row_split.check(conf)
+    row_split.check(conf.data)
     early_stopping.check(conf)
     recalibrating.check(conf)
     eviction.check(conf)

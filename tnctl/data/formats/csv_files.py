@@ -22,7 +22,7 @@ from tnctl.data.file_pieces import Line, Piece, TextReader, Where, require
 from tnctl.data.formats.text_lines import blocks, is_utf8, numbers_of
 from tnctl.data.numbers import MEND
 from tnctl.data.read_ahead import in_order
-from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.tables import text
 
 DELIMITERS = ",;\t|"  # that a header is tried with
@@ -49,10 +49,10 @@ class CsvReader(TextReader):
     ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.delimiter.isascii():
-            raise UserError(
-                f"data.delimiter must be an ASCII character. Received: {self.delimiter!r}"
-            )
+        refuse_if(
+            not self.delimiter.isascii(),
+            f"data.delimiter must be an ASCII character. Received: {self.delimiter!r}",
+        )
 
     @property
     def quote(self) -> bytes | None:

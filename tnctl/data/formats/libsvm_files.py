@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tnctl.data.file_pieces import BadRows, Piece, TextReader
 from tnctl.data.formats import text_lines
 from tnctl.data.formats.text_lines import Words
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 
 LABEL, FEATURES, VALUES = "label", "features", "values"
 NUMBERED = re.compile(r"([1-9][0-9]*|0)(\.values)?")  # the k-th feature, or all features of field k
@@ -144,8 +144,7 @@ def _column(
         same = np.flatnonzero(text_lines.equal(texts, match[1]))
         return text_lines.listed(source.take(pa.array(same)), row[same], n)
     number, counts = int(match[1]), words.counts - 1
-    if number == 0:
-        raise UserError("column '0' is for libffm's field 0; the first feature of a line is 1")
+    refuse_if(number == 0, "column '0' is for libffm's field 0; the first feature of a line is 1")
     starts = np.cumsum(counts) - counts
     return _taken(source, np.where(counts >= number, starts + number - 1, -1))
 
