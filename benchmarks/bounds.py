@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tnctl import limits
 from tnctl.data.features import Features
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.schema import Conf, Data, Label, Slot

@@ -87,7 +87,7 @@ def copy(source: Path, target: Path) -> None:
 def made(rows: int, folder: Path, compression: str):
     """A model with so many rows of 64 bytes in memory, inserted in random order."""
     from tnctl import schema
-    from tnctl.data.statistics import Statistics
+    from tnctl.data.statistics_document import Statistics
     from tnctl.model import building
     from tnctl.model.layout import slot_plans
     from tnctl.tables import Workspace

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.workload import splitmix64
 from tnctl.data.batches import Batch
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.model.building import build
 from tnctl.schema import Conf, Embedding, Eviction, Life, Slot, Train
 from tnctl.tables import StreamingAuc

@@ -27,7 +27,7 @@ from tnctl.data.file_pieces import counted
 from tnctl.data.formats.readers import csv_reader
 from tnctl.data.preparing import prepare
 from tnctl.data.read_ahead import ReadAhead, in_order
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import WHOLE, Remainder
 from tnctl.data.windows import training_batches
 from tnctl.evaluation.split_scoring import features_of

@@ -13,7 +13,7 @@ from benchmarks.floor import make_fastest_floor
 from benchmarks.tensorflow_by_hand import make_by_hand
 from benchmarks.workload import HIDDEN, NUMERIC, SLOTS, Workload, all_keys, load
 from tnctl.data.batches import Batch
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.model.building import Model, build
 from tnctl.schema import Conf, Numeric, Slot, Train
 from tnctl.tables import SlotPlan, Workspace

@@ -8,7 +8,7 @@ import pytest
 
 from tnctl.data.features import Features
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Slot, Train

@@ -9,7 +9,7 @@ from tnctl.checkpoint.document import Clock, Metrics, Position
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.checkpoint.saver import Saver
 from tnctl.checkpoint.staging import Contents
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.model import building
 from tnctl.model.layout import slot_plans
 from tnctl.tables import Workspace

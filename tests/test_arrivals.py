@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_generated import calibrated, sigmoid
 
-from tnctl.data import arrivals, days, sources, units
+from tnctl.data import arrivals, days, generated, sources, units
 from tnctl.data.generated import row_range as range_of_generated
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
@@ -71,7 +71,7 @@ def test_rows_are_a_function_of_their_number(table, monkeypatch):
     table = arrivals.rows(0, 2000)
     assert table.column_names == arrivals.COLUMNS
     assert arrivals.rows(500, 600, seen=0).equals(table.slice(500, 100))
-    monkeypatch.setattr(arrivals, "PIECE_ROWS", 77)
+    monkeypatch.setattr(generated, "PIECE_ROWS", 77)
     pieces = list(arrivals.pieces(1000, 1500, ["user_id", "reachable"], 0))
     assert [piece.table.num_rows for piece in pieces] == [77] * 6 + [38]
     assert [piece.where(3) for piece in pieces[:2]] == [("arrivals", 1003), ("arrivals", 1080)]

@@ -22,7 +22,7 @@ from tnctl.data.formats.text_lines import BLOCK_BYTES
 from tnctl.data.formats.tfrecord_files import READ_BYTES
 from tnctl.data.raw_rows import raw_rows
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.schema import Slot
 from tnctl.tables.text import RECORD_BYTES, crc32c

@@ -18,7 +18,7 @@ from tnctl.cli import compose
 from tnctl.cluster import shared_output
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.workers import share
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import kept_negatives
 from tnctl.errors import Failure, UserError
 from tnctl.tables.plans import shards_of

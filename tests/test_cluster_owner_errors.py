@@ -21,7 +21,7 @@ from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.workers import share
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
 from tnctl.tables import key_hashes
 

@@ -8,7 +8,7 @@ import pytest
 from tnctl import schema
 from tnctl.data.features import Features
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.schema import input_sections
@@ -40,10 +40,8 @@ def test_they_are_those_declared_one_by_one(tmp_path):
     assert short == long
     windows_of = []
     for conf in (short, long):
-        tables = [(list(conf.slots), [1] * len(conf.slots))]
-        windows_of.append(
-            list(windows(Source(conf, "train"), Features(conf, tables, Statistics())))
-        )
+        features = Features(conf, [(list(conf.slots), [1] * len(conf.slots))], Statistics())
+        windows_of.append(list(windows(Source(conf, "train"), features)))
     [[window], [expected]] = windows_of
     np.testing.assert_array_equal(window.ids[0], expected.ids[0])
     np.testing.assert_array_equal(window.offsets[0], expected.offsets[0])

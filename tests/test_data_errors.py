@@ -11,7 +11,8 @@ import pytest
 from tnctl.data import units
 from tnctl.data.features import Features
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics import measure
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train

@@ -608,8 +608,8 @@ def test_large_files_of_a_server_without_ranges(tmp_path, monkeypatch, format):
     with served(tmp_path) as url:
         rows, _, _ = read(conf_of(url, format), ["1"])
         if format in ("parquet", "orc"):
-            assert Source(conf_of(url, format), "train").columns() == ["1"]
-            assert Source(conf_of(url, format), "train").known_rows() == len(ids)
+            source = Source(conf_of(url, format), "train")
+            assert (source.columns(), source.known_rows()) == (["1"], len(ids))
     HTTPFileSystem.clear_instance_cache()
     assert [int(row["1"]) for row in rows] == ids.tolist()
 
@@ -723,10 +723,8 @@ def test_shipped_confs_read_their_files(tmp_path, name):
     given = [f"data={name.split()[0]}", *root, *overrides]
     conf = compose.compose_line(compose.conf_file("lr"), given)
     assert len(conf.slots) == slots
-    measured = measure(conf)
-    [window] = windows(
-        Source(conf, "train"), Features(conf, [(list(conf.slots), [1] * slots)], measured)
-    )
+    features = Features(conf, [(list(conf.slots), [1] * slots)], measure(conf))
+    [window] = windows(Source(conf, "train"), features)
     if labels is not None:
         assert window.labels[:, 0].tolist() == labels
     cells = np.diff(window.offsets[0]).reshape(window.rows, slots)

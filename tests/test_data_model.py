@@ -16,7 +16,8 @@ from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
 from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics import measure
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Label, Numeric, Slot

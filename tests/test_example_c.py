@@ -18,7 +18,7 @@ from tnctl import schema
 from tnctl.checkpoint.document import Recipe
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.formats.readers import json_reader
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph import serving_json as describing
 from tnctl.serving.graph_inputs import RawInputs, pooled_inputs

@@ -8,7 +8,8 @@ import pytest
 from tnctl.data.features import Features, indicator_width
 from tnctl.data.slot_encoder import ENCODERS, HashIds, Ids, prepared
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics import measure
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.schema import ID_KINDS, IdKind, Slot, from_values

@@ -11,7 +11,7 @@ import pytest
 from tnctl import documents, schema
 from tnctl.data.batches import taken
 from tnctl.data.day_records import DayRecord, OfDay
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build

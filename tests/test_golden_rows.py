@@ -507,9 +507,8 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
         f"{n} from the files, bit by bit" for n in names
     ]
     features = features_of(conf, everything.model, labelled=False)
-    [window] = windows(
-        Source(replace(conf, data=replace(conf.data, window=1024)), "validation"), features
-    )
+    whole = replace(conf, data=replace(conf.data, window=1024))
+    [window] = windows(Source(whole, "validation"), features)
     expected = Inference(everything.model, window.rows)(window)[:, 0]
     with closing(open_embeddings(rows)) as embeddings:
         scores = Scorer(open_graph(graph), embeddings)(raw_rows(Source(conf, "validation"), 1000))

@@ -16,7 +16,7 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.data import arrow_tables
 from tnctl.data.arrow_tables import ids_of_values
 from tnctl.data.features import Features
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.model import building
 from tnctl.schema import ID_KINDS
@@ -43,10 +43,7 @@ SLOTS = {
     "day": {"ids": "day", "missing": "value"},
 }
 MEASURED = Statistics(
-    boundaries={
-        "quantiles": np.array([5.5, 6.5]),
-        "row_quantiles": np.array([0.1 + 0.2, 7.0]),
-    },
+    boundaries={"quantiles": [5.5, 6.5], "row_quantiles": [0.1 + 0.2, 7.0]},
     vocabularies={"file": ["7", "123"]},
 )
 NUMBERS = ["5", "7", "6", None, "", "123"]

@@ -241,11 +241,7 @@ def readers_of_one_section(tree):
                 yield function.name
 
 
-# But for `data`, whose readers of files take a whole conf.
-TAKING_SECTIONS = [path for path in FILES if part_of(name_of(path)) != "data"]
-
-
-@pytest.mark.parametrize("path", TAKING_SECTIONS, ids=name_of)
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_function_takes_the_section_that_it_reads(path):
     assert list(readers_of_one_section(ast.parse(path.read_text()))) == []
 

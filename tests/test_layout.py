@@ -9,7 +9,7 @@ import pytest
 
 from tnctl import schema
 from tnctl.data.batches import Batch
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import building
 from tnctl.model.layout import plan

@@ -14,7 +14,7 @@ from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.data.batches import Batch
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
 from tnctl.model import building

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl import api as autograph
 
 from tnctl.data.batches import Batch
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.evaluation.inference import Inference
 from tnctl.model import aliases, building, graph
 from tnctl.model.layout import slot_plans

@@ -10,7 +10,8 @@ import pytest
 from test_slots import cells_of, conf_of, encoded, tables_of, value_id, where
 
 from tnctl.data.features import Features
-from tnctl.data.statistics import Statistics, measure
+from tnctl.data.statistics import measure
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.schema import (
     Label,

@@ -138,8 +138,8 @@ def test_windows_are_those_of_the_files(conf, tmp_path, root):
         assert raw_rows(Source(prepared, split), 50) == raw_rows(Source(conf, split), 50)
     assert same_windows(conf, prepared, "test", labelled=False) == 3
     assert same_windows(conf, prepared, "test", carry=["gap"]) == 3
-    measured = statistics.measure(prepared).measured()
-    assert measured == statistics.measure(conf).measured()
+    measured = statistics.measure(prepared)
+    assert measured == statistics.measure(conf)
     # Nothing of the files is read any more.
     gone = changed(prepared, root=None)
     for split in ("train", "validation", "test"):

@@ -15,7 +15,7 @@ import tensorflow as tf
 import yaml
 
 from tnctl import shipped
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import Tower, building, recipes
 from tnctl.model.layout import plan

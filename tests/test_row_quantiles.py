@@ -136,7 +136,7 @@ def test_files_are_measured_alike_in_any_parts(tmp_path):
             (folder / f"{number}.csv").write_text("n,y\n" + text)
         conf = conf_of(folder, n=slot)
         statistics = measure(conf)
-        measured.append(statistics.boundaries["n"].tolist())
+        measured.append(statistics.boundaries["n"])
     assert measured[0] == measured[1] == boundaries_of(present, 8).tolist()
     features = Features(conf, [(["n"], [1])], statistics)
     ids = np.concatenate([window.ids[0] for window in windows(Source(conf, "train"), features)])
@@ -150,7 +150,7 @@ def test_lists_count_each_value_and_no_number_is_refused(tmp_path):
         "".join(json.dumps({"n": [k, 7, None], "e": None, "y": 0}) + "\n" for k in range(7))
     )
     conf = conf_of(tmp_path, "jsonl", n={"ids": "row_quantiles", "buckets": 4})
-    assert measure(conf).boundaries["n"].tolist() == [2, 5, 7]
+    assert measure(conf).boundaries["n"] == [2, 5, 7]
     conf = conf_of(tmp_path, "jsonl", e={"ids": "row_quantiles"})
     with pytest.raises(Failure, match=r"column 'e' has no number in data\.train"):
         measure(conf)

@@ -129,11 +129,8 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
         conf = cut_conf(tmp_path, writer, 3, by)
     rows = {}
     for split in SPLITS:
-        whole = [
-            row
-            for window in windows(Source(conf, split), features_of(conf))
-            for row in keys(window)
-        ]
+        read = windows(Source(conf, split), features_of(conf))
+        whole = [row for window in read for row in keys(window)]
         parts = [
             row
             for unit in units.units_of(Source(conf, split), 3)
@@ -332,14 +329,14 @@ def test_a_file_that_grows_moves_no_row_back_into_training(tmp_path):
 
 def test_what_does_not_fit_is_refused(tmp_path):
     conf = cut_conf(tmp_path, "csv", 1, "rows")
-    row_split.check(conf)
+    row_split.check(conf.data)
     for keys_, words in {
         (("validation", "v.csv"),): "data.split.validation=0.1 takes rows of data.train",
         (("test", "t.csv"),): "data.split.test=0.25 takes rows of data.train",
         (("train", "day={day}.csv"),): "data.split is not for daily training",
     }.items():
         with pytest.raises(UserError, match=words):
-            row_split.check(replace(conf, data=replace(conf.data, **dict(keys_))))
+            row_split.check(replace(conf.data, **dict(keys_)))
     with pytest.raises(UserError, match=r"leaves no row for data.train"):
         Split(validation=0.5, test=0.5)
     with pytest.raises(UserError, match=r"split.by is empty"):

@@ -19,8 +19,8 @@ import yaml
 from tnctl import documents
 from tnctl.data.features import Features, indicator_width
 from tnctl.data.slot_encoder import Encoder, Lists
-from tnctl.data.statistics import Statistics, measure, vocabularies
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics import measure, vocabularies
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.schema import (
     Conf,
@@ -444,9 +444,8 @@ def test_a_vocabulary_file(tmp_path):
     conf = conf_of({"a": slot, "b": Slot(**vars(slot) | {"column": "a"})}, root=str(tmp_path))
     statistics = measure(conf)
     assert statistics.vocabularies == {"a": ["bee", "cat", "dög"], "b": ["bee", "cat", "dög"]}
-    again = Statistics.from_measured(
-        documents.parse(Measured, json.dumps(documents.plain(statistics.measured())).encode())
-    )
+    text = json.dumps(documents.plain(statistics))
+    again = documents.parse(Statistics, text.encode())
     (tmp_path / "words.txt").unlink()
     cells = cells_of(encoded(conf, {"a": ["dög", "eel", None, "bee"]}, again))
     assert cells[::2] == [[2], [3 + value_id("eel") % 2], [5], [0]]
@@ -602,9 +601,8 @@ def test_a_cross_of_single_ids_is_single():
     ],
 )
 def test_indicators_are_counts_after_the_numbers(slot, width):
-    statistics = Statistics(
-        boundaries={"a": np.array([0.0, 1.0, 2.0])}, vocabularies={"a": ["x", "y", "z"]}
-    )
+    boundaries, vocabularies = {"a": [0.0, 1.0, 2.0]}, {"a": ["x", "y", "z"]}
+    statistics = Statistics(boundaries=boundaries, vocabularies=vocabularies)
     assert indicator_width("a", slot, statistics) == width
     conf = conf_of({"a": slot, "b": Slot()}, {"n": Numeric()})
     texts = ["0", "2", "", None, "1"]

@@ -603,7 +603,7 @@ TOWER = (
     ],
 )  # fmt: skip
 def test_a_tower_that_cannot_be(tmp_path, monkeypatch, lines, reason):
-    from tnctl.data.statistics import Statistics
+    from tnctl.data.statistics_document import Statistics
     from tnctl.model.building import build_network
     from tnctl.model.layout import plan
 

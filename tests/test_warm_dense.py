@@ -9,7 +9,7 @@ import tensorflow as tf
 from test_warm_start import kernel
 
 from tnctl.checkpoint.document import Optimizer as SavedOptimizer
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import recipes
 from tnctl.model.building import build

@@ -15,7 +15,7 @@ from tnctl.checkpoint.document import Optimizer as SavedOptimizer
 from tnctl.checkpoint.document import Segment as SavedSegment
 from tnctl.checkpoint.load import load
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.errors import UserError
 from tnctl.evaluation.inference import Inference
@@ -68,12 +68,8 @@ def logits(model, folder):
         model.conf, data=dataclasses.replace(model.conf.data, root=str(folder / "clicks"))
     )
     inference = Inference(model, 1024)
-    return np.concatenate(
-        [
-            inference(window)
-            for window in windows(Source(conf, "validation"), features_of(conf, model))
-        ]
-    )
+    source = Source(conf, "validation")
+    return np.concatenate(list(map(inference, windows(source, features_of(conf, model)))))
 
 
 def rows_of(model, group):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tnctl import schema
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import building
 

@@ -10,7 +10,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 
 from tnctl.data.features import Features
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.schema import Conf, Data, Label, Numeric, Slot, Train
 
 ROWS = 700

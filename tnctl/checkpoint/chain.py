@@ -18,7 +18,7 @@ from tnctl.checkpoint.document import (
 )
 from tnctl.checkpoint.golden_lines import GoldenLine, parse_lines
 from tnctl.data.day_records import DayRecord, Fingerprint
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.limits import MANIFEST_BYTES
@@ -87,7 +87,7 @@ class Checkpoint:
 
     @property
     def statistics(self) -> Statistics:
-        return Statistics.from_measured(self.manifest.statistics)
+        return self.manifest.statistics
 
     def table(self, name: str) -> Table:
         """What the manifest says of a table."""

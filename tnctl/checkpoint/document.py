@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from tnctl import tables
 from tnctl.data.day_records import DayName, DayRecord, Fingerprint
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import UnitsRecord
 from tnctl.documents import (
     Count,
@@ -483,7 +483,7 @@ class CheckpointManifest(Manifest):
     position: Position
     finished: bool
     recipe: RecipeReference
-    statistics: Measured
+    statistics: Statistics
     tables: tuple[Table, ...]
     dense: Dense
     heads: tuple[Name, ...]

@@ -139,7 +139,7 @@ def stage(
             settings=masked(settings),
             sha256=recipes.digest_of(model.conf.recipe_name),
         ),
-        statistics=model.statistics.measured(),
+        statistics=model.statistics,
         tables=tables,
         dense=dense,
         heads=tuple(model.heads),

@@ -27,9 +27,8 @@ its first occurrence, row number + FOUNDERS, which tells when it arrived.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -37,20 +36,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import Piece, counted, require
+from tnctl.data.file_pieces import Piece, require
 from tnctl.data.generated import (
+    Effects,
     below,
     bits,
+    effects_of,
+    lists_of,
     near_normal,
-    offsets_of,
-    popular,
+    parsed_range,
+    pieces_of,
     sixteenth,
     standardized,
+    truth,
 )
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 
 DATA_SEED = 0x61727269766C  # "arrivl"
-PIECE_ROWS = 65_536
 FIRST_DAY = date(2026, 1, 1)
 SHARE = {"user_id": 0.25, "item_id": 0.1}  # of rows that bring a new id
 FOUNDERS = {"user_id": 1000, "item_id": 100}
@@ -87,24 +89,14 @@ Ids = NDArray[np.uint64]
 Logits = NDArray[np.float64]
 
 
-@dataclass
-class Effects:
-    """The truth about one shown slot of n ids."""
-
-    texts: pa.Array  # string [n]
-    chosen: NDArray[np.uint16]  # [65536]: the id of each 16-bit draw
-    main: Logits  # [n]
-    factor: NDArray[np.float64]  # [n, RANK]
+_draw = partial(bits, DATA_SEED, STREAMS)  # 64 random bits of a stream for each number
 
 
 @cache
 def effects(name: str) -> Effects:
-    """The truth about a shown slot. Its ids are drawn with probability ~ 1 / rank."""
-    n, place = SHOWN[name], list(SHOWN).index(name)
-    chosen, popularity = popular(1.0 / np.arange(1, n + 1))
-    columns = standardized(_truth(TRUTH_DRAW, place, n, 1 + RANK), popularity)
-    texts = pa.array([f"{name[0]}{i}" if n > 50 else str(i) for i in range(n)], pa.string())
-    return Effects(texts, chosen, MAIN * columns[:, 0], FACTOR * columns[:, 1:])
+    """The truth about a shown slot."""
+    numbers = truth(_draw, TRUTH_DRAW, list(SHOWN).index(name), SHOWN[name], 1 + RANK)
+    return effects_of(name, numbers, MAIN, FACTOR)
 
 
 @cache
@@ -112,7 +104,7 @@ def hidden() -> Logits:
     """What the taste of the user and the kind of the item add to the logit: [KINDS, KINDS]."""
     even = np.full(KINDS, 1 / KINDS)
     users, items = (
-        standardized(_truth(HIDDEN_DRAW, place, KINDS, 1 + RANK), even) for place in (0, 1)
+        standardized(truth(_draw, HIDDEN_DRAW, place, KINDS, 1 + RANK), even) for place in (0, 1)
     )
     both = users[:, 1:] @ items[:, 1:].T
     return (
@@ -122,23 +114,10 @@ def hidden() -> Logits:
     )
 
 
-def _truth(stream: int, place: int, n: int, width: int) -> NDArray[np.float64]:
-    """Near-normal numbers [n, width] of the table of effects at `place`."""
-    # Numbers of rows and ids stay far below.
-    numbers = np.arange(n, dtype=np.uint64) + np.uint64((1 << 50) + (place << 20))
-    return np.stack([near_normal(_draw(stream + k, numbers)) for k in range(width)], axis=1)
-
-
-def _draw(stream: int, numbers: Ids) -> Ids:
-    """64 random bits for each number."""
-    return bits(DATA_SEED, STREAMS, stream, numbers)
-
-
 def row_range(split: str, spec: Any) -> tuple[int, int]:
     """The first row and the end of "0:2000000", or of a day such as "2026-01-03/500000"."""
-    first, colon, end = str(spec).partition(":")
-    if colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) <= MOST_ROWS:
-        return int(first), int(end)
+    if parsed := parsed_range(spec, MOST_ROWS):
+        return parsed
     name, _, rows = str(spec).partition("/")
     day = _number(name)
     if day is not None and rows.isdecimal() and 0 < (day + 1) * int(rows) <= MOST_ROWS:
@@ -160,7 +139,7 @@ def _number(name: str) -> int | None:
 
 
 def days_between(first: str | None, last: str | None, most: int) -> list[str]:
-    """The days of a range of data.days, at most so many. All can be generated: it needs an end.
+    """The days of a range of data.days, at most `most`. All can be generated: it needs an end.
 
     Raises UserError.
     """
@@ -172,19 +151,21 @@ def days_between(first: str | None, last: str | None, most: int) -> list[str]:
     begin, end = _number(first or FIRST_DAY.isoformat()), _number(last)
     refuse_other_days([day for day, n in ((first, begin), (last, end)) if day and n is None])
     assert begin is not None and end is not None
-    if end - begin >= most:
-        raise UserError(f"data.days={first or ''}..{last} is over {most:,} days. Take fewer")
+    refuse_if(
+        end - begin >= most,
+        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+    )
     return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
 
 
 def refuse_other_days(days: list[str]) -> None:
     """Refuse names that are no days of the stream. Raises UserError."""
     for day in days:
-        if _number(day) is None:
-            raise UserError(
-                f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
-                f"2026-01-31. Received: data.days with {day}"
-            )
+        refuse_if(
+            _number(day) is None,
+            f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
+            f"2026-01-31. Received: data.days with {day}",
+        )
 
 
 def pieces(first: int, end: int, needed: list[str], seen: int) -> Iterator[Piece]:
@@ -193,9 +174,7 @@ def pieces(first: int, end: int, needed: list[str], seen: int) -> Iterator[Piece
     `seen`: of how many rows, from the first of the stream, `reachable` knows the ids.
     """
     require(NAME, needed, COLUMNS)
-    for start in range(first, end, PIECE_ROWS):
-        table = rows(start, min(start + PIECE_ROWS, end), needed, seen)
-        yield Piece(table.select(needed), counted(NAME, start))
+    yield from pieces_of(NAME, partial(rows, needed=needed, seen=seen), first, end, needed)
 
 
 def rows(
@@ -216,12 +195,14 @@ def rows(
     total = np.zeros((len(numbers), RANK))
     square = np.zeros(len(numbers))
     for name, (ids, missing) in _single(numbers, users, items).items():
-        truth = effects(name)
-        columns[name] = truth.texts.take(pa.array(ids, mask=missing))
+        of_slot = effects(name)
+        columns[name] = of_slot.texts.take(pa.array(ids, mask=missing))
         present = 1.0 if missing is None else ~missing
-        shown += truth.main[ids] * present
+        shown += of_slot.main[ids] * present
         if name in INTERACTING:
-            factor = truth.factor[ids] if missing is None else truth.factor[ids] * ~missing[:, None]
+            factor = (
+                of_slot.factor[ids] if missing is None else of_slot.factor[ids] * ~missing[:, None]
+            )
             total += factor
             square += np.einsum("ij,ij->i", factor, factor)
     shown += 0.5 * (np.einsum("ij,ij->i", total, total) - square)
@@ -292,13 +273,11 @@ def _single(
 
 def _tags(items: Ids) -> tuple[pa.Array, Logits]:
     """The tags of each row's item, and their effects summed."""
-    truth, draws = effects(TAGS), _draw(TAG_DRAW, items)
+    shown, draws = effects(TAGS), _draw(TAG_DRAW, items)
     counts = sixteenth(_draw(ITEM_DRAW, items), 2) % np.uint64(LISTED + 1)
-    ids = truth.chosen[np.stack([sixteenth(draws, part) for part in range(LISTED)], axis=1)]
-    listed = np.arange(LISTED, dtype=np.uint64) < counts[:, None]
-    values = truth.texts.take(pa.array(ids[listed]))
-    effect = np.where(listed, truth.main[ids], 0.0).sum(axis=1)
-    return pa.ListArray.from_arrays(offsets_of(counts), values), effect
+    ids = shown.chosen[np.stack([sixteenth(draws, part) for part in range(LISTED)], axis=1)]
+    column, listed = lists_of(shown.texts, ids, counts)
+    return column, np.where(listed, shown.main[ids], 0.0).sum(axis=1)
 
 
 def _numeric(name: str, items: Ids) -> tuple[pa.Array, Logits]:

@@ -21,8 +21,8 @@ from tnctl.data.column_names import id_columns
 from tnctl.data.file_pieces import require
 from tnctl.data.nested_columns import columns_of, require_paths, selected
 from tnctl.data.slot_encoder import Cells, Encoder
-from tnctl.data.statistics import Statistics
-from tnctl.errors import Failure, UserError, quoted, shortened
+from tnctl.data.statistics_document import Statistics
+from tnctl.errors import Failure, UserError, quoted, refuse_if, shortened
 from tnctl.schema import Conf, Data, Slot
 
 NAME = "the table"  # in messages, where files have their URL
@@ -36,7 +36,7 @@ def where(row: int) -> tuple[str, int]:
 
 
 def windows_of(table: Any, conf: Conf, needed: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """The columns `needed` of a table in consecutive parts of so many rows, the last one shorter.
+    """The columns `needed` of a table in consecutive parts of `rows` rows, the last one shorter.
 
     Values are those that tnctl reads from a file: of CSV with data.strip, texts lose their blanks.
     Raises UserError for what is no table, or has ids that are fractions, Failure for a column that
@@ -46,23 +46,14 @@ def windows_of(table: Any, conf: Conf, needed: Sequence[str], rows: int) -> Iter
     room = rows
     for given in _batches(table, needed):
         batch = _checked(given, conf)
-        for start, count in _cut(batch.num_rows, room, rows):
-            held.append(batch.slice(start, count))
-            room -= count
+        while batch.num_rows:
+            held.append(batch.slice(0, room))
+            batch, room = batch.slice(room), room - held[-1].num_rows
             if room == 0:
                 yield pa.concat_tables(held)
                 held, room = [], rows
     if held:
         yield pa.concat_tables(held)
-
-
-def _cut(rows: int, first: int, most: int) -> Iterator[tuple[int, int]]:
-    """Rows in parts (start, count): `first` rows, then `most` each."""
-    start, count = 0, min(first, rows)
-    while count:
-        yield start, count
-        start += count
-        count = min(most, rows - start)
 
 
 def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
@@ -133,7 +124,7 @@ def _reason(error: Exception) -> str:
 
 
 def _checked(table: pa.Table, conf: Conf) -> pa.Table:
-    """The same with the values that a file would have. Raises Failure and UserError."""
+    """A table with the values that a file would have. Raises Failure and UserError."""
     of_ids = id_columns(conf, hashed=False)
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -156,12 +147,12 @@ def _of_ids(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     kind = column.type
     while pt.is_dictionary(kind) or numbers.is_list(kind) or pt.is_fixed_size_list(kind):
         kind = kind.value_type
-    if pt.is_floating(kind):
-        raise UserError(
-            f"{NAME}: column '{name}' is {column.type}, and ids are made of text or integers. "
-            "Convert it to what the data of training has (pandas makes fractions of integers among "
-            "which some are missing: astype('Int64'))"
-        )
+    refuse_if(
+        pt.is_floating(kind),
+        f"{NAME}: column '{name}' is {column.type}, and ids are made of text or integers. "
+        "Convert it to what the data of training has (pandas makes fractions of integers among "
+        "which some are missing: astype('Int64'))",
+    )
     return column
 
 
@@ -272,10 +263,11 @@ def _encoded(
 def _column(values: Any, slot: Slot, what: str) -> pa.Array:
     column = array_of(values, what)
     kind = column.type
-    if numbers.has_values(kind):
-        raise UserError(f"{what} has lists. Give the single values that they have")
-    if pt.is_floating(kind) and not (slot.kind.of_numbers or slot.kind.of_times):
-        raise UserError(f"{what} are {kind}, and ids are made of text or integers. Convert them")
+    refuse_if(numbers.has_values(kind), f"{what} has lists. Give the single values that they have")
+    refuse_if(
+        pt.is_floating(kind) and not (slot.kind.of_numbers or slot.kind.of_times),
+        f"{what} are {kind}, and ids are made of text or integers. Convert them",
+    )
     return column
 
 

@@ -39,7 +39,7 @@ class Choice:
 
 
 def by_rows(rows: float) -> int:
-    """The power of two with which a pass over so many rows has some 150 steps."""
+    """The power of two with which a pass over `rows` rows has some 150 steps."""
     exponent = round(math.log2(max(rows / STEPS_OF_A_PASS, 1)))
     return min(max(2**exponent, LEAST_BATCH), MOST_BATCH)
 

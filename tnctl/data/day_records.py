@@ -74,7 +74,7 @@ class OfInput:
     edges: list[Finite] | None = None
     """of numbers: the upper edges of all deciles but the last"""
     coverage_effect: Finite = 1.0
-    """how many times more the coverage varies than that of as many independent examples"""
+    """how many times more the coverage varies than with as many independent examples"""
     length_effect: Finite = 1.0
     """the same of the length"""
     design_effect: Finite = 1.0
@@ -132,5 +132,5 @@ class DayRecord:
     changes: dict[Name, Changes] | None = omitted()
 
     def summary(self) -> "DayRecord":
-        """The same without what only the gate needs, as reports and logs have it."""
+        """The record without what only the gate needs, as reports and logs have it."""
         return replace(self, files=None, statistics=None)

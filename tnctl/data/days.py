@@ -17,7 +17,7 @@ from tnctl import files
 from tnctl.data import arrivals
 from tnctl.data.day_records import is_day
 from tnctl.data.sources import DAY, Source, row_range
-from tnctl.errors import Failure, UserError, quoted
+from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.progress import say
 from tnctl.schema import Conf, Data
 
@@ -48,43 +48,42 @@ def daily(conf: Conf) -> bool:
     """
     data = conf.data
     if not any(DAY in name for name in _names(data)):
-        if data.days is not None:
-            raise UserError(
-                f"data.days is for daily training: put {DAY} into data.train, in the place of the "
-                f"day's name. Received: data.train={data.train}"
-            )
+        refuse_if(
+            data.days is not None,
+            f"data.days is for daily training: put {DAY} into data.train, in the place of the "
+            f"day's name. Received: data.train={data.train}",
+        )
         return False
     for name in _names(data):
-        if DAY not in name:
-            raise UserError(
-                f"data.train has {DAY} in some of its names, and {name} would be trained with "
-                f"every day. Put {DAY} into all, or leave it out"
-            )
-    if data.format == "generated":
-        raise UserError(
-            f"data.format=generated has no days: leave {DAY} out of data.train, or take "
-            "data=arrivals"
+        refuse_if(
+            DAY not in name,
+            f"data.train has {DAY} in some of its names, and {name} would be trained with every "
+            f"day. Put {DAY} into all, or leave it out",
         )
+    refuse_if(
+        data.format == "generated",
+        f"data.format=generated has no days: leave {DAY} out of data.train, or take data=arrivals",
+    )
     if data.is_generated:
         first = conf_of_day(conf, arrivals.FIRST_DAY.isoformat())
         row_range(first.data, "train")  # for its errors
-    if data.prepared is not None:
-        raise UserError(
-            f"data.prepared is of one data, and {DAY} in data.train of one after the other. "
-            "Leave data.prepared out for daily training"
-        )
+    refuse_if(
+        data.prepared is not None,
+        f"data.prepared is of one data, and {DAY} in data.train of one after the other. Leave "
+        "data.prepared out for daily training",
+    )
     for split in ("validation", "test"):
         value = getattr(data, split)
-        if DAY in str(value):
-            raise UserError(
-                f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
-                f"Leave data.{split} out, or name files that stay. Received: {value}"
-            )
-    if conf.optimizer.updates == "all":
-        raise UserError(
-            "optimizer.updates=all makes every row before the first step, and each day brings new "
-            "ids. Take updates=touched for daily training"
+        refuse_if(
+            DAY in str(value),
+            f"{DAY} is for data.train alone: every day is evaluated before it is trained. "
+            f"Leave data.{split} out, or name files that stay. Received: {value}",
         )
+    refuse_if(
+        conf.optimizer.updates == "all",
+        "optimizer.updates=all makes every row before the first step, and each day brings new ids. "
+        "Take updates=touched for daily training",
+    )
     _wanted(data.days)  # for its errors
     return True
 
@@ -221,26 +220,27 @@ def _wanted(value: Any) -> list[str] | tuple[str | None, str | None]:
         return None, None
     if isinstance(value, list | tuple):
         days = [_name(day) for day in value]
-        if not days:
-            raise UserError("data.days is an empty list. Leave it out for all that are there")
+        refuse_if(not days, "data.days is an empty list. Leave it out for all that are there")
         if twice := [day for day in days if days.count(day) > 1]:
             raise UserError(f"data.days has {twice[0]} twice. Name each day once")
-        if len({calendar(day) is None for day in days}) > 1:
-            raise UserError(
-                f"data.days has dates and other names, which have no order. Received: {value}"
-            )
+        refuse_if(
+            len({calendar(day) is None for day in days}) > 1,
+            f"data.days has dates and other names, which have no order. Received: {value}",
+        )
         _refuse_two_names(days)
         return days
     text = _name(value)
     if RANGE not in text:
         return [text]
     first, _, last = text.partition(RANGE)
-    if not first and not last:
-        raise UserError(
-            "data.days=.. has neither a first nor a last day. Leave it out for all that are there"
-        )
-    if first and last and _order([first, last])(first) > _order([first, last])(last):
-        raise UserError(f"data.days={text}: {first} comes after {last}. Give FIRST..LAST")
+    refuse_if(
+        not first and not last,
+        "data.days=.. has neither a first nor a last day. Leave it out for all that are there",
+    )
+    refuse_if(
+        first and last and _order([first, last])(first) > _order([first, last])(last),
+        f"data.days={text}: {first} comes after {last}. Give FIRST..LAST",
+    )
     return first or None, last or None
 
 
@@ -275,8 +275,8 @@ def _refuse_two_names(days: list[str]) -> None:
 
 
 def _within(day: str, first: str | None, last: str | None) -> bool:
-    after = first is None or day == first or not comes_before(day, first)
-    return after and (last is None or day == last or not comes_before(last, day))
+    is_after = first is None or not comes_before(day, first)
+    return is_after and (last is None or not comes_before(last, day))
 
 
 def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
@@ -285,8 +285,10 @@ def _dates_between(first: str, last: str, there: list[str]) -> list[str]:
     known = {calendar(day) for day in there}
     if start is None or end is None or None in known:
         return []
-    if (end - start).days > LONGEST_RANGE:
-        raise UserError(f"data.days={first}..{last} is over {LONGEST_RANGE:,} days. Take fewer")
+    refuse_if(
+        (end - start).days > LONGEST_RANGE,
+        f"data.days={first}..{last} is over {LONGEST_RANGE:,} days. Take fewer",
+    )
     form = "%Y-%m-%d" if "-" in (there[0] if there else first) else "%Y%m%d"
     days = [start + timedelta(days=number) for number in range((end - start).days + 1)]
     return [day.strftime(form) for day in days if day not in known]

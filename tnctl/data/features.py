@@ -18,8 +18,8 @@ from tnctl.data.formats.prepared_files import check_width
 from tnctl.data.numbers import flat, is_list
 from tnctl.data.numeric_inputs import numeric_input
 from tnctl.data.slot_encoder import ENCODERS, Cells, Encoder
-from tnctl.data.statistics import Statistics
-from tnctl.errors import UserError
+from tnctl.data.statistics_document import Statistics
+from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Conf, Data, Label, Slot
 from tnctl.tables import columns as c_columns
 
@@ -100,7 +100,7 @@ class Features:
         return self.batch(self.read(table, where))
 
     def read(self, table: pa.Table, where: Where) -> EncodedRows:
-        """The same, slot by slot."""
+        """All rows of `table`, as `encode` takes them, slot by slot."""
         data, rows = self.conf.data, table.num_rows
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
         cells: dict[str, Cells] = {}
@@ -191,11 +191,11 @@ def indicator_width(name: str, slot: Slot, statistics: Statistics) -> int:
     Raises `UserError` when there are over INDICATOR_MOST.
     """
     width = counted_ids(name, slot, statistics) or 0
-    if width > INDICATOR_MOST:
-        raise UserError(
-            f"slots.{name}.indicator would be {width:,} numbers of every example. Take at most "
-            f"{INDICATOR_MOST:,} ids, or rows (indicator=false)"
-        )
+    refuse_if(
+        width > INDICATOR_MOST,
+        f"slots.{name}.indicator would be {width:,} numbers of every example. Take at most "
+        f"{INDICATOR_MOST:,} ids, or rows (indicator=false)",
+    )
     return width
 
 
@@ -352,11 +352,11 @@ def _stored_numbers(table: pa.Table, expected: int) -> NDArray[np.float32]:
 
 def _carried(features: Features, table: pa.Table) -> pa.Table | None:
     for name in features.carry:
-        if f"carry_{name}" not in table.column_names:
-            raise UserError(
-                f"{features.conf.data.prepared} was prepared without the column '{name}' to "
-                "carry. Prepare it again with data.carry"
-            )
+        refuse_if(
+            f"carry_{name}" not in table.column_names,
+            f"{features.conf.data.prepared} was prepared without the column '{name}' to "
+            "carry. Prepare it again with data.carry",
+        )
     if not features.carry:
         return None
     columns = [table.column(f"carry_{name}") for name in features.carry]

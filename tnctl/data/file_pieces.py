@@ -228,6 +228,16 @@ class FileReader(ABC):
         return text.count(b"\n"), text.rfind(b"\n") + 1
 
 
+class TextReader(FileReader):
+    """Reads files of lines, after `skip_rows` lines at the start of each."""
+
+    skip_rows: int
+
+    @property
+    def lines_before(self) -> int:
+        return self.skip_rows
+
+
 class GroupedReader(FileReader):
     """Reads files of row groups, any of which can be read without the others."""
 

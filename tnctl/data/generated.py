@@ -27,9 +27,9 @@ Three things more, for models of more than one label or of sequences; they chang
   item of it, ln P(item | label 1) / P(item | label 0).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -83,13 +83,70 @@ def standardized(
     return centred / np.sqrt(popularity @ centred**2)
 
 
-def offsets_of(counts: NDArray[np.uint64]) -> pa.Array:
-    """Where lists of so many values begin, and the last one ends: int32 [n + 1]."""
-    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+def truth(
+    draw: Callable[[int, NDArray[np.uint64]], NDArray[np.uint64]],
+    stream: int,
+    index: int,
+    n: int,
+    width: int,
+) -> NDArray[np.float64]:
+    """Near-normal numbers [n, width] of table `index` of effects, by draws from `stream`."""
+    # Numbers of rows and ids stay far below, so these draws are no others.
+    numbers = np.arange(n, dtype=np.uint64) + np.uint64((1 << 50) + (index << 20))
+    return np.stack([near_normal(draw(stream + k, numbers)) for k in range(width)], axis=1)
+
+
+@dataclass
+class Effects:
+    """The truth about one slot of n ids, which are drawn with probability ~ 1 / rank."""
+
+    texts: pa.Array  # string [n]
+    chosen: NDArray[np.uint16]  # [65536]: the id of each 16-bit draw
+    main: NDArray[np.floating]  # [n]
+    factor: NDArray[np.floating]  # [n, width - 1]
+
+
+def effects_of(name: str, numbers: NDArray[np.float64], main: float, factor: float) -> Effects:
+    """Effects of the deviations `main` and `factor`, from near-normal numbers [n, width]."""
+    n = len(numbers)
+    chosen, popularity = popular(1.0 / np.arange(1, n + 1))
+    columns = standardized(numbers, popularity)
+    texts = pa.array([f"{name[0]}{i}" if n > 50 else str(i) for i in range(n)], pa.string())
+    return Effects(texts, chosen, main * columns[:, 0], factor * columns[:, 1:])
+
+
+def lists_of(
+    texts: pa.Array, ids: NDArray[Any], counts: NDArray[np.uint64]
+) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Lists of the first counts[i] ids of row i, by their texts; and which ids these are.
+
+    `ids` has the shape [n, most], as has the second result.
+    """
+    listed = np.arange(ids.shape[1], dtype=np.uint64) < counts[:, None]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), texts.take(pa.array(ids[listed]))), listed
+
+
+def parsed_range(spec: Any, most: int) -> tuple[int, int] | None:
+    """The first row and the end, at most `most`, of a text such as "0:2000000"; None for others."""
+    first, colon, end = str(spec).partition(":")
+    if colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) <= most:
+        return int(first), int(end)
+    return None
+
+
+def pieces_of(
+    name: str, make: Callable[[int, int], pa.Table], first: int, end: int, needed: list[str]
+) -> Iterator[Piece]:
+    """Rows `first` to `end` - 1, in order, with the columns `needed` of what `make` makes."""
+    for start in range(first, end, PIECE_ROWS):
+        table = make(start, min(start + PIECE_ROWS, end))
+        yield Piece(table.select(needed), counted(name, start))
 
 
 DATA_SEED = 0x636C69636B73  # "clicks"
 PIECE_ROWS = 65_536
+MOST_ROWS = (1 << 48) - 1
 NAME = "generated data"  # in the place of a file's
 BIAS = -1.62
 RANK = 3
@@ -129,56 +186,37 @@ INTEREST_DRAW, COUNT_DRAW, LABEL_DRAW, NUMERIC_DRAW, DRAWS = 3, 4, 5, 6, 16
 PURCHASE_DRAW, ITEM_DRAW, ALIKE_DRAW, LENGTH_DRAW = 9, 10, 12, 14
 
 
-@dataclass
-class Planted:
-    """The truth about one slot of n ids."""
-
-    texts: pa.Array  # string [n]
-    chosen: np.ndarray  # uint16 [65536]: the id of each 16-bit draw
-    main: np.ndarray  # float32 [n]
-    factor: np.ndarray  # float32 [n, RANK]
+_draw = partial(bits, DATA_SEED, DRAWS)  # 64 random bits of a stream for each number
 
 
-def _draw(stream: int, numbers: np.ndarray) -> np.ndarray:
-    """64 random bits for each number."""
-    return bits(DATA_SEED, DRAWS, stream, numbers)
+def _index(name: str) -> int:
+    return list(SLOTS).index(name)
 
 
 @cache
-def _planted(name: str) -> Planted:
-    n = SLOTS[name]
-    # Row numbers stay far below, so the draws of the tables and of rows never coincide.
-    start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
-    chosen, popularity = popular(1.0 / np.arange(1, n + 1))
-    numbers = np.arange(start, start + n, dtype=np.uint64)
-    columns = np.stack([near_normal(_draw(k, numbers)) for k in range(1 + RANK)], axis=1)
-    columns = standardized(columns, popularity)
-    texts = pa.array([f"{name[0]}{i}" if n > 50 else str(i) for i in range(n)], pa.string())
-    return Planted(
-        texts,
-        chosen,
-        (MAIN * columns[:, 0]).astype(np.float32),
-        (FACTOR * columns[:, 1:]).astype(np.float32),
+def _planted(name: str) -> Effects:
+    numbers = truth(_draw, 0, _index(name), SLOTS[name], 1 + RANK)
+    planted = effects_of(name, numbers, MAIN, FACTOR)
+    planted.main, planted.factor = (
+        effect.astype(np.float32) for effect in (planted.main, planted.factor)
     )
+    return planted
 
 
 def row_range(split: str, spec: Any) -> tuple[int, int]:
     """The first row and the end of a range such as "0:2000000"."""
-    first, colon, end = str(spec).partition(":")
-    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end) < 1 << 48):
+    if (parsed := parsed_range(spec, MOST_ROWS)) is None:
         raise UserError(
             f"data.{split} of generated data is a range of rows such as 0:2000000. "
             f"Received: data.{split}={spec}"
         )
-    return int(first), int(end)
+    return parsed
 
 
 def pieces(first: int, end: int, needed: list[str]) -> Iterator[Piece]:
     """Rows `first` to `end` - 1, in order, with the columns `needed`."""
     require(NAME, needed, COLUMNS)
-    for start in range(first, end, PIECE_ROWS):
-        table = rows(start, min(start + PIECE_ROWS, end), needed)
-        yield Piece(table.select(needed), counted(NAME, start))
+    yield from pieces_of(NAME, partial(rows, needed=needed), first, end, needed)
 
 
 def rows(first: int, end: int, needed: Collection[str] = COLUMNS) -> pa.Table:
@@ -225,8 +263,8 @@ def _slot(name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray, np.ndar
 
 def _ids(name: str, numbers: np.ndarray) -> np.ndarray:
     """The id, from 0, that each row has in a slot with one."""
-    place = list(SLOTS).index(name)
-    draw = _draw(place // 4, numbers) >> np.uint64(16 * (place % 4))
+    index = _index(name)
+    draw = _draw(index // 4, numbers) >> np.uint64(16 * (index % 4))
     return _planted(name).chosen[draw & np.uint64(0xFFFF)]
 
 
@@ -239,17 +277,16 @@ def _sixteen(stream: int, numbers: np.ndarray, count: int) -> np.ndarray:
 
 
 def _interests(
-    planted: Planted, numbers: np.ndarray
+    planted: Effects, numbers: np.ndarray
 ) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
     counts = (_draw(COUNT_DRAW, numbers) >> np.uint64(32)) % np.uint64(LISTED + 1)
     ids = planted.chosen[_sixteen(INTEREST_DRAW, numbers, LISTED)]
-    listed = np.arange(LISTED, dtype=np.uint64) < counts[:, None]
-    values = planted.texts.take(pa.array(ids[listed]))
+    column, listed = lists_of(planted.texts, ids, counts)
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
     factor = np.zeros((len(numbers), RANK), np.float32)
     for place in range(LISTED):
         factor += planted.factor[ids[:, place]] * listed[:, place, None]
-    return pa.ListArray.from_arrays(offsets_of(counts), values), main, factor
+    return column, main, factor
 
 
 def _numeric(index: int, name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray]:
@@ -283,10 +320,7 @@ def _purchases(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
 @cache
 def _buy(name: str) -> np.ndarray:
     """What each id of a slot adds to the logit of a purchase after a click."""
-    n = SLOTS[name]
-    start = (1 << 50) + list(SLOTS).index(name) * (1 << 20)
-    normal = near_normal(_draw(1 + RANK, np.arange(start, start + n, dtype=np.uint64)))
-    return BUY * normal
+    return BUY * truth(_draw, 1 + RANK, _index(name), SLOTS[name], 1)[:, 0]
 
 
 @dataclass
@@ -319,10 +353,7 @@ def _histories(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     share = np.where(label, ALIKE[1], ALIKE[0])[:, None]
     of_kind = _sixteen(ALIKE_DRAW, numbers, HISTORY) < share * 65_536
     items = np.where(of_kind, kinds.chosen[kind, draws], planted.chosen[draws])
-    listed = np.arange(HISTORY, dtype=np.uint64) < lengths[:, None]
+    history, listed = lists_of(planted.texts, items, lengths)
     tells = np.where(items % KINDS == kind, kinds.alike[items], kinds.unlike)
-    history = pa.ListArray.from_arrays(
-        offsets_of(lengths), planted.texts.take(pa.array(items[listed]))
-    )
     seen = logit.astype(np.float64) + np.where(listed, tells, 0.0).sum(axis=1)
     return {"history": history, "planted_history": pa.array(seen.astype(np.float32))}

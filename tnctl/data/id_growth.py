@@ -1,11 +1,11 @@
 """How many distinct ids there will be at the end of the data, from a sample of its beginning.
 
-Two laws bound it. With D distinct ids among n values of the sample, f1 of them met once and f2
+Two laws bound it. With D distinct ids among n values of the sample, f1 of them seen once and f2
 twice, and m values to come:
 
 - Heaps' law D(n) = K n^b holds if new ids keep appearing as at the end of the sample. Its local
   exponent b falls as ids run out, so it is the upper bound.
-- Chao's estimate of the ids not met yet, f0 = f1^2 / (2 f2), is a lower bound (Chao 1984), and
+- Chao's estimate of the ids not seen yet, f0 = f1^2 / (2 f2), is a lower bound (Chao 1984), and
   D + f0 (1 - (1 - f1 / (n f0 + f1))^m) is the part of it that appears in m more values (Colwell
   et al. 2012, equation 9).
 
@@ -76,7 +76,7 @@ def growth(
 
 
 def _chao(now: int, counts: NDArray[np.int64], times: float) -> float:
-    """The ids when there are `times` as many values, from the lower bound of those not met yet."""
+    """The ids when there are `times` as many values, from the lower bound of those to come."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     if not once:
         return now

@@ -20,6 +20,11 @@ from tnctl.errors import Failure, quoted
 from tnctl.schema import Data
 
 INTEGER = re.compile(r"-?[0-9]+")
+LISTS = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view)
+TEXTS = (
+    pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary, pt.is_string_view,
+    pt.is_binary_view, pt.is_fixed_size_binary,
+)  # fmt: skip
 MEND = "Mend it, or add it to data.missing"
 MOST_NAMED = 1024  # bad values that are searched for before the good ones are tried again
 
@@ -33,10 +38,7 @@ def flat(column: pa.ChunkedArray) -> pa.Array:
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether a type holds lists of any length."""
-    return (
-        pt.is_list(kind) or pt.is_large_list(kind) or pt.is_list_view(kind)
-        or pt.is_large_list_view(kind)
-    )  # fmt: skip
+    return any(is_kind(kind) for is_kind in LISTS)
 
 
 def has_values(kind: pa.DataType) -> bool:
@@ -54,19 +56,11 @@ def listed(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a type holds text or bytes."""
-    return (
-        pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_string_view(kind)
-        or pt.is_binary_view(kind)
-        or pt.is_fixed_size_binary(kind)
-    )
+    return any(is_kind(kind) for is_kind in TEXTS)
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """The same [n], decoded if a dictionary; text as (large_)string or (large_)binary."""
+    """An array [n], decoded if a dictionary; text as (large_)string or (large_)binary."""
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pt.is_string_view(array.type):
@@ -90,6 +84,17 @@ def texts(array: pa.Array, column: str, where: Where) -> pa.Array:
     if pt.is_null(kind) or pt.is_integer(kind) or pt.is_boolean(kind):
         return array.cast(pa.string())
     raise Failure(f"{where(0)[0]}: column '{column}' is {kind}, not text. Write it as text")
+
+
+def text_buffers(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Where texts [n] of Arrow begin and end, int32 or int64 [n + 1], and the bytes of all."""
+    _, ends, data = array.buffers()
+    large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    if not len(array) or ends is None:
+        return np.zeros(1, dtype), np.empty(0, np.uint8)
+    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def single(array: pa.Array, column: str, where: Where) -> pa.Array:
@@ -221,7 +226,7 @@ class RowValues(NamedTuple):
         )
 
     def listed(self) -> "RowValues":
-        """The same with lengths: a row whose one value is null has none."""
+        """These values with lengths: a row whose one value is null has none."""
         if self.lengths is not None:
             return self
         valid = self.values.is_valid().to_numpy(zero_copy_only=False)
@@ -258,7 +263,7 @@ def row_values(
 def _refuse_long_texts(array: pa.Array, separator: str, column: str, where: Where) -> None:
     """Raise `BadRowsError` for texts that are too long, or have too many values, to be split."""
     sizes = refuse_many(pc.binary_length(array), limits.LINE_BYTES, "bytes", column, where)
-    # A text of so many values is at least as many bytes long.
+    # A text has at least as many bytes as values.
     if sizes.max(initial=0) >= limits.ROW_VALUES:
         counts = pc.add(pc.count_substring(array, separator), 1)
         refuse_many(counts, limits.ROW_VALUES, "values", column, where)

@@ -71,7 +71,9 @@ def pieces(
     for piece in read:
         rows = piece.table.num_rows
         columns = {
-            name: _repeated(values[name], rows) if name in absent else piece.table.column(name)
+            name: pa.repeat(pa.scalar(values[name], pa.string()), rows)
+            if name in absent
+            else piece.table.column(name)
             for name in needed
         }
         yield replace(piece, table=pa.table(columns))
@@ -89,7 +91,3 @@ def stored_in(reader: FileReader, url: str, needed: list[str]) -> list[str]:
 def require(reader: FileReader, url: str, needed: list[str]) -> None:
     """Raise as `pieces` does for a file that is not there or lacks a column of `needed`."""
     reader.require(url, stored_in(reader, url, needed))
-
-
-def _repeated(text: str | None, rows: int) -> pa.Array:
-    return pa.nulls(rows, pa.string()) if text is None else pa.repeat(pa.scalar(text), rows)

@@ -22,7 +22,7 @@ from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import UserError
+from tnctl.errors import refuse_if
 from tnctl.manifest import Inventory
 from tnctl.ownership import PREPARED
 from tnctl.progress import Display, say, waiting
@@ -41,12 +41,13 @@ def prepare(conf: Conf, folder: str) -> None:
     Raises `UserError` when the folder holds files of the user's, `Failure` when the data cannot be
     read or the folder not be written.
     """
-    if conf.data.prepared is not None:
-        raise UserError("data.prepared is prepared already. Leave it out to read the files again")
-    row_split.check(conf)
+    refuse_if(
+        conf.data.prepared is not None,
+        "data.prepared is prepared already. Leave it out to read the files again",
+    )
+    row_split.check(conf.data)
     splits = [split for split in SPLITS if conf.data.source(split) is not None]
-    if not splits:
-        raise UserError("there is nothing to prepare. Give data.train=FILES")
+    refuse_if(not splits, "there is nothing to prepare. Give data.train=FILES")
     with outputs.output_folder(folder, PREPARED, sources.files_read(conf)) as output:
         with waiting("measuring the training data"):
             measured = statistics.measure(conf)
@@ -60,7 +61,7 @@ def prepare(conf: Conf, folder: str) -> None:
                 version=PreparedManifest.VERSION,
                 tnctl=__version__,
                 splits=parts,
-                statistics=measured.measured(),
+                statistics=measured,
                 conf=prepared_files.deciding(conf),
             )
         )

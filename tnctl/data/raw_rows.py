@@ -45,7 +45,7 @@ def raw_rows(source: Source, limit: int) -> list[dict[str, Any]]:
 
 
 def _without_temporal(rows: pa.Table) -> pa.Table:
-    """The same with timestamps and dates as text, which JSON has in their place."""
+    """Rows with timestamps and dates as text, which JSON has in their place."""
     for place, (name, column) in enumerate(zip(rows.column_names, rows.columns, strict=True)):
         if is_temporal(column.type):
             rows = rows.set_column(place, name, as_texts(numbers.flat(column)))

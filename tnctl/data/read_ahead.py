@@ -31,20 +31,16 @@ class _Shared(Generic[T]):
         self.ended = False
         self.error: BaseException | None = None
 
-    def put(self, value: T) -> bool:
-        """Hand an value over when there is room; False when the consumer has closed."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.stopped or len(self.values) < self.depth)
-            self.values.append(value)
-            self.changed.notify_all()
-            return not self.stopped
-
     def run(self, source: Iterator[T]) -> None:
         """The reading thread."""
         try:
             for value in source:
-                if not self.put(value):
-                    break
+                with self.changed:
+                    self.changed.wait_for(lambda: self.stopped or len(self.values) < self.depth)
+                    self.values.append(value)
+                    self.changed.notify_all()
+                    if self.stopped:
+                        break
         except BaseException as error:
             # It belongs to the consumer, which raises it.
             self.error = error

@@ -5,8 +5,9 @@ of it, nor by the rows before it. So each row is in exactly one split, and every
 and pass finds it there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
@@ -20,20 +21,11 @@ from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.file_pieces import Piece, Where, row_numbers, rows_up_to, shifted
 from tnctl.data.slot_encoder import HashIds, Lists
 from tnctl.errors import UserError, refuse_if
-from tnctl.schema import Conf, Data, Slot
+from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns
 
 SPLIT = 0x73706C6974206F66  # "split of", so that no other hash is like it
 COMPRESSIONS = {".gz", ".zst", ".zstd"}
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of data.train: the number before that of its first row, and how many rows follow."""
-
-    url: str
-    lines_before: int
-    rows: int
 
 
 class HashCut:
@@ -97,24 +89,24 @@ class HashCut:
 
 
 class LastCut:
-    """A range of all rows, by their order in the files: train, then validation, then test."""
+    """A range of all rows, by their order in the files: train, then validation, then test.
+
+    `files` has the rows of each file, of which the first one follows on `lines_before` others.
+    """
 
     columns: Sequence[str] = ()
 
-    def __init__(self, data: Data, split: str, files: Sequence[SourceFile]) -> None:
-        total = sum(file.rows for file in files)
+    def __init__(self, data: Data, split: str, lines_before: int, files: Mapping[str, int]) -> None:
+        starts = list(itertools.accumulate(files.values(), initial=0))
+        total = starts[-1]
         test = round(total * data.split.test)
         validation = round(total * data.split.validation)
         trained = max(total - validation - test, 0)
         bounds = [0, trained, total - test, total]
-        place = ("train", "validation", "test").index(split)
-        self._first, self._end = bounds[place], bounds[place + 1]
-        self._files: dict[str, SourceFile] = {}
-        self._places: dict[str, int] = {}  # of all rows before a file
-        at = 0
-        for file in files:
-            self._files[file.url], self._places[file.url] = file, at
-            at += file.rows
+        index = ("train", "validation", "test").index(split)
+        self._first, self._end = bounds[index : index + 2]
+        self._lines_before = lines_before
+        self._spans = dict(zip(files, itertools.pairwise(starts), strict=True))  # of all rows
 
     @property
     def rows(self) -> int:
@@ -123,13 +115,13 @@ class LastCut:
 
     def numbers(self, url: str) -> tuple[int, int]:
         """The numbers of rows in a file between which the split is: after the first one."""
-        shift = self._files[url].lines_before - self._places[url]
+        shift = self._lines_before - self._spans[url][0]
         return self._first + shift, self._end + shift
 
     def reads(self, url: str) -> bool:
         """Whether a file may have rows of the split."""
-        file, at = self._files[url], self._places[url]
-        return at < self._end and at + file.rows > self._first
+        start, end = self._spans[url]
+        return start < self._end and end > self._first
 
     def groups(self, url: str, rows: Sequence[int]) -> tuple[int, int]:
         """The first row group with rows of the split and the end of them, in a file that has some.
@@ -182,13 +174,12 @@ def _refuse_numbers(array: pa.Array, column: str, where: Where) -> None:
         )
 
 
-def check(conf: Conf) -> None:
-    """Refuse what data.split cannot be combined with, before a conf is trained or prepared.
+def check(data: Data) -> None:
+    """Refuse what data.split cannot be combined with, before data is trained or prepared.
 
     Other commands may name further data beside it: data.test=FILES of a trained model. Raises
     `UserError`.
     """
-    data = conf.data
     for split in ("validation", "test"):
         share = getattr(data.split, split)
         refuse_if(

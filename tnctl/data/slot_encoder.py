@@ -20,7 +20,7 @@ from tnctl.data.column_names import slot_column, takes_fractions
 from tnctl.data.file_pieces import Where
 from tnctl.data.numbers import RowValues, row_values
 from tnctl.data.times import is_temporal, times_of
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Data, Slot
 from tnctl.tables import columns as c_columns
 
@@ -41,7 +41,7 @@ class Ids(NamedTuple):
     missing: NDArray[np.bool_] | None
 
     def without(self, missing: NDArray[np.bool_]) -> "Ids":
-        """The same with more missing values (bool [n])."""
+        """These ids with more missing values (bool [n])."""
         return Ids(self.ids, missing if self.missing is None else self.missing | missing)
 
 
@@ -299,13 +299,7 @@ def hashes(array: pa.Array, seed: int) -> NDArray[np.uint64]:
     if pt.is_integer(kind):
         signed: Any = np.uint64 if pt.is_unsigned_integer(kind) else np.int64
         return c_columns.hash_integers(_words(array).view(signed), seed)
-    large = pt.is_large_string(kind) or pt.is_large_binary(kind)
-    _, ends, texts = array.buffers()
-    if ends is None or len(array) == 0:
-        return np.empty(0, np.uint64)
-    dtype = np.dtype(np.int64 if large else np.int32)
-    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
-    data = np.frombuffer(texts, np.uint8) if texts is not None else np.empty(0, np.uint8)
+    offsets, data = numbers.text_buffers(array)
     return c_columns.hash_strings(data, offsets, seed)
 
 
@@ -322,7 +316,7 @@ class Cells(NamedTuple):
     ids: NDArray[np.uint64]  # [ids], row after row
     offsets: NDArray[np.int32] | None  # [rows + 1]; None when every row has exactly one id
     weights: NDArray[np.float32] | None  # [ids], only for slots with weights
-    empty: int = 0  # rows whose only id is that of missing values
+    empty: int = 0  # rows whose only id is the id of missing values
 
     def lengths(self) -> NDArray[np.int64]:
         """How many ids each row has, int64 [rows]."""
@@ -349,11 +343,11 @@ class Encoder:
         self.column = self.ids.column
         self._fractions = takes_fractions(name, slot, data)
         self.missing_id = np.uint64(self.ids.missing_id)
-        if slot.missing == "value" and slot.padding == self.missing_id:
-            raise UserError(
-                f"slots.{name}: padding={slot.padding} is the id of missing values. Leave out "
-                "padding or missing=value"
-            )
+        refuse_if(
+            slot.missing == "value" and slot.padding == self.missing_id,
+            f"slots.{name}: padding={slot.padding} is the id of missing values. Leave out "
+            "padding or missing=value",
+        )
 
     def encode(self, array: pa.Array, where: Where, weights: pa.Array | None = None) -> Cells:
         """The cells of a column [rows], with their weights if a column of weights [rows] is given.

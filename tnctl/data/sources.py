@@ -19,7 +19,7 @@ from tnctl.data.formats.arrow_files import ArrowReader
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.readers import reader_of
 from tnctl.data.read_ahead import in_order
-from tnctl.data.row_split import Cut, HashCut, LastCut, SourceFile
+from tnctl.data.row_split import Cut, HashCut, LastCut
 from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.masking import masked
@@ -249,7 +249,7 @@ class Source:
     def _generated(self, needed: list[str], first: int, end: int) -> Iterator[Piece]:
         if self.data.format != "arrivals":
             return generated.pieces(first, end, needed)
-        # A model has met all rows up to the end of data.train when it is evaluated. Where that has
+        # A model has seen all rows up to the end of data.train when it is evaluated. Where that has
         # days these are the rows before the split: a day is evaluated before it is trained.
         is_range = isinstance(self.data.train, str) and ":" in self.data.train
         seen = row_range(self.data, "train")[1] if is_range else row_range(self.data, self.split)[0]
@@ -277,14 +277,12 @@ class Source:
         by_last = self.data.split.by == "last"
         if self.data.is_generated:
             first, end = row_range(self.data, self.split)
-            lines = 0
-            sources = [SourceFile(_generator(self.data).NAME, first - 1, end - first)]
+            lines, rows = first - 1 if by_last else 0, {_generator(self.data).NAME: end - first}
         else:
-            lines = self.reader.lines_before
-            rows = {url: sum(self._counts(url)) for url in (self.files if by_last else ())}
-            sources = [SourceFile(url, lines, max(n - lines, 0)) for url, n in rows.items()]
+            lines, urls = self.reader.lines_before, self.files if by_last else ()
+            rows = {url: max(sum(self._counts(url)) - lines, 0) for url in urls}
         if by_last:
-            return LastCut(self.data, self.split, sources)
+            return LastCut(self.data, self.split, lines, rows)
         return HashCut(self.data, self.split, lines)
 
     def _counts(self, url: str) -> list[int]:

@@ -4,7 +4,6 @@ One pass, in file order, so the figures are the same on every machine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.numbers import row_values
 from tnctl.data.numeric_inputs import vectors
-from tnctl.data.slot_encoder import Lists, bucket_numbers
+from tnctl.data.slot_encoder import bucket_numbers
 from tnctl.data.sources import Source
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, quoted
 from tnctl.schema import Conf, Data, Numeric, Slot
 from tnctl.tables.columns import mix64
@@ -113,52 +112,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # So many distinct values are kept exactly; of more, a uniform sample of this size.
 DISTINCT_KEPT = 65_536
-# The mean and deviation of an input; of a vector, one list of each.
-Scale = tuple[float, float] | tuple[list[float], list[float]]
-
-
-@dataclass
-class Statistics:
-    """Moments of standardized inputs, boundaries of quantile slots, vocabularies of files."""
-
-    standardize: dict[str, Scale] = field(default_factory=dict)
-    """numeric name -> (mean, standard deviation), measured or as the conf gives them"""
-    boundaries: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    """slot name -> ascending boundaries, of ids=quantiles and row_quantiles"""
-    vocabularies: dict[str, list[str]] = field(default_factory=dict)
-    """slot name -> the lines of its vocabulary_file"""
-
-    def measured(self) -> Measured:
-        """As manifests have it; Python's JSON writes every float so that it reads back."""
-        return Measured(
-            standardize=self.standardize,
-            boundaries={name: values.tolist() for name, values in self.boundaries.items()},
-            vocabularies=self.vocabularies,
-        )
-
-    @classmethod
-    def from_measured(cls, measured: Measured) -> "Statistics":
-        """The inverse of `measured`, exactly."""
-        return cls(
-            dict(measured.standardize),
-            {name: np.array(v, np.float64) for name, v in measured.boundaries.items()},
-            dict(measured.vocabularies),
-        )
-
-    def lists_of(self, name: str, slot: Slot) -> Lists:
-        """The list that a slot's encoder needs: boundaries, a vocabulary or none, as its ids say.
-
-        Those in the conf take precedence over what was measured or read from a file.
-        """
-        boundaries = self.boundaries.get(name)
-        if slot.boundaries is not None:
-            boundaries = np.array(slot.boundaries, np.float64)
-        vocabulary = self.vocabularies.get(name) if slot.vocabulary is None else slot.vocabulary
-        kind_of_list = slot.kind.served
-        return Lists(
-            boundaries if kind_of_list == "boundaries" else None,
-            vocabulary if kind_of_list == "vocabulary" else None,
-        )
 
 
 class Moments:
@@ -242,12 +195,12 @@ def bucketed(slots: Mapping[str, Slot]) -> dict[str, Slot]:
 def measure(conf: Conf, limit: int | None = None) -> Statistics:
     """One pass over data.train, unless nothing is to be measured; the vocabularies are read.
 
-    `limit` ends the pass after about so many rows, for a look at the data before training.
+    `limit` ends the pass after about as many rows, for a look at the data before training.
     Rows whose own value cannot be read are left out, as many as data.bad_rows allows. Raises
     `Failure` for a value that is no finite number, and for a slot without any number.
     """
     if conf.data.prepared:
-        return Statistics.from_measured(open_folder(conf).statistics)
+        return open_folder(conf).statistics
     statistics = given(conf)
     if standardized(conf.numeric) or bucketed(conf.slots):
         _measure(conf, statistics, limit)
@@ -305,7 +258,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
         if not len(of_slots[name].values):
             column = slot_column(name, slot)
             raise Failure(f"slots.{name}: column '{column}' has no number in data.train")
-        statistics.boundaries[name] = of_slots[name].boundaries(slot.buckets)
+        statistics.boundaries[name] = of_slots[name].boundaries(slot.buckets).tolist()
     for name, takers in moments.items():
         means, deviations = zip(*(taker.result() for taker in takers), strict=True)
         is_vector = inputs[name].numbers > 1

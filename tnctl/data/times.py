@@ -59,7 +59,15 @@ def times_of(
         values = numbers.parsed(array, missing, column, where, _way(column))
         absent = np.isnan(values)
         times, wrong = c_columns.times_of_numbers(values, time.format)
-        _refuse_numbers(values, wrong & ~absent, time, column, where)
+        refuse(
+            wrong & ~absent,
+            where,
+            lambda row: (
+                f"{values[row]:.17g} is not a time ({time.format}) from year 1 to 9999. "
+                f"{_way(column)}"
+            ),
+            column,
+        )
         return Times(times, absent)
     if not (numbers.is_text(array.type) or pt.is_integer(array.type)):
         raise Failure(
@@ -77,41 +85,18 @@ def _way(column: str) -> str:
     )
 
 
-def _refuse_numbers(
-    values: NDArray[np.float64], wrong: NDArray[np.bool_], time: Time, column: str, where: Where
-) -> None:
-    refuse(
-        wrong,
-        where,
-        lambda row: (
-            f"{values[row]:.17g} is not a time ({time.format}) from year 1 to 9999. {_way(column)}"
-        ),
-        column,
-    )
-
-
 def _of_texts(array: pa.Array, missing: list[str], time: Time, column: str, where: Where) -> Times:
     array = pc.ascii_trim_whitespace(array)
     absent = pc.is_in(array, value_set=pa.array([*(t.strip() for t in missing), None], array.type))
     is_missing = np.asarray(absent.to_numpy(zero_copy_only=False))
-    offsets, texts = _buffers(array)
+    offsets, texts = numbers.text_buffers(array)
+    offsets = np.ascontiguousarray(offsets, np.int64)
     times, wrong = c_columns.times_of_texts(texts, offsets, time.format, time.seconds_ahead)
     wrong &= ~is_missing
     if wrong.any():
         kind = f"a time in the format {time.format}"
         numbers.refuse_texts(array, wrong, kind, column, where, _way(column))
     return Times(times, is_missing)
-
-
-def _buffers(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Where texts [n] begin and end, int64 [n + 1], and the bytes of all."""
-    _, ends, texts = array.buffers()
-    if not len(array) or ends is None:
-        return np.zeros(len(array) + 1, np.int64), np.empty(0, np.uint8)
-    dtype = np.dtype(np.int64 if pt.is_large_string(array.type) else np.int32)
-    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
-    data = np.frombuffer(texts, np.uint8) if texts is not None else np.empty(0, np.uint8)
-    return np.ascontiguousarray(offsets, np.int64), data
 
 
 def _of_arrow(array: pa.Array, time: Time, column: str, where: Where) -> Times:
@@ -157,7 +142,7 @@ def as_texts(array: pa.Array) -> pa.Array:
 
 
 def since(text: str, time: Time) -> int:
-    """A fixed time in the format iso, in microseconds; without a zone in that of a column."""
+    """A fixed time in the format iso, in microseconds; without a zone in the zone of a column."""
     data = text.encode()
     offsets = np.array([0, len(data)], np.int64)
     times, _ = c_columns.times_of_texts(data, offsets, ISO, time.seconds_ahead)

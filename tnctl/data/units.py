@@ -21,9 +21,8 @@ from tnctl.masking import bare
 
 # A split of fewer files for each worker is cut finer where its format can be.
 FEWEST_PER_WORKER = 4
-# Large splits are cut into units of about so many windows, up to so many units for each worker: few
-# enough that a shuffle within windows is one of many rows, many enough that another number of
-# workers can share what is left.
+# Large splits are cut into few enough units that a shuffle within windows is one of many rows, and
+# into enough that another number of workers can share what is left.
 WINDOWS_PER_UNIT = 8
 MOST_PER_WORKER = 64
 

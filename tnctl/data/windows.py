@@ -25,7 +25,7 @@ from tnctl.tables import columns as c_columns
 T = TypeVar("T")
 Encode = Callable[[pa.Table, Where], Batch]
 NEGATIVES = 0x6E65676174697665  # "negative", so that no other draw of the seed is like it
-# Numbers of windows and of rows have that of the unit in front: those of unit 0 are from 0 on.
+# Numbers of windows and rows have the number of the unit in front; in unit 0 they begin at 0.
 WINDOW_BITS, ROW_BITS = 32, 40
 
 
@@ -166,7 +166,7 @@ def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[n
 def count_kept(conf: Conf, most: int) -> tuple[int, int]:
     """How many of the first rows of data.train data.negatives keeps, and how many were read.
 
-    At least `most` rows are read, if there are so many. Raises as `windows` does.
+    At least `most` rows are read, if there are as many. Raises as `windows` does.
     """
     [label] = conf.data.all_labels.values()
     skipped = Skipped("train", conf.data.bad_rows)
@@ -219,7 +219,7 @@ class UnitWindow(NamedTuple):
     """at the end of the unit, the rows of it that could not be read; None before"""
 
 
-Ordering = Callable[[UnitWindow, int], NDArray[np.uint32]]  # the order of a window of so many rows
+Ordering = Callable[[UnitWindow, int], NDArray[np.uint32]]  # the order of a window of n rows
 
 
 def unit_windows(

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.model import aliases, layers, recipes
 from tnctl.model.inputs import Inputs

@@ -223,7 +223,7 @@ def named_by_file(file: Fingerprint) -> Fingerprint:
 
 def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     """Refuse a conf that cannot be trained, by its keys. Raises UserError, Failure."""
-    row_split.check(conf)
+    row_split.check(conf.data)
     recalibrating.check(conf)
     row_life.check(conf)
     schedule.check(conf)

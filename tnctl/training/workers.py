@@ -17,7 +17,7 @@ from tnctl.checkpoint.owners import LocalOwners, Owners
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress
 from tnctl.data.windows import training_batches
 from tnctl.evaluation.importance import NormSum, norm_sums

@@ -13,7 +13,7 @@ from tnctl.cluster.messages.export_commands import ExportCommand
 from tnctl.cluster.messages.reading_commands import Predict, SendPredictions
 from tnctl.cluster.messages.server_commands import Drain, MakeDense, SetDense
 from tnctl.cluster.transport.frames import Body
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.documents import Count, Name, Share, Text, Uint32
 from tnctl.errors import Failure
@@ -62,7 +62,7 @@ class Build:
     """
 
     command: Literal["build"] = "build"
-    statistics: Measured
+    statistics: Statistics
     batch_size: Count
 
 

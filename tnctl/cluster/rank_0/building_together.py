@@ -14,7 +14,7 @@ from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport.frames import Body
 from tnctl.cluster.workers.share import built, dense_digest, loaded
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
@@ -27,13 +27,12 @@ FLOATS_AT_A_TIME = 1 << 22  # a command has at most 64 MiB
 
 def build_together(node: Node, conf: Conf, statistics: Statistics) -> Model:
     """A model with initial weights and this worker's part of every table."""
-    measured = statistics.measured()
-    for slot, values in measured.vocabularies.items():
+    for slot, values in statistics.vocabularies.items():
         for first in range(0, max(len(values), 1), commands.PER_COMMAND):
             part = values[first : first + commands.PER_COMMAND]
             sent = node.command_members(commands.Vocabulary(slot=slot, values=part))
             commands.replies_of(commands.Done, sent)
-    measured = replace(measured, vocabularies={})
+    measured = replace(statistics, vocabularies={})
     replies = node.command_members(
         commands.Build(statistics=measured, batch_size=conf.train.batch_rows)
     )

@@ -9,7 +9,7 @@ from tnctl.cluster.rank_0.async_workers import AsyncClusterWorkers
 from tnctl.cluster.rank_0.building_together import build_together, fill_together, load_together
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.rank_0.reading_together import ClusterReaders
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.training.signals import Signals

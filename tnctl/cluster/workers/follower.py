@@ -18,7 +18,6 @@ from tnctl.cluster.workers.share import Share, built, dense_digest, loaded, warm
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batch_sizes import sized
 from tnctl.data.days import conf_of_day
-from tnctl.data.statistics import Statistics
 from tnctl.data.unit_records import Remainder
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import Scored
@@ -84,9 +83,7 @@ class Follower(CommandLoop):
                 self._vocabularies.setdefault(slot, []).extend(values)
             case commands.Build(statistics=statistics, batch_size=batch_size):
                 self._conf = sized(self._conf, batch_size)
-                measured = Statistics.from_measured(
-                    replace(statistics, vocabularies=self._vocabularies)
-                )
+                measured = replace(statistics, vocabularies=self._vocabularies)
                 self._vocabularies = {}
                 return self._made(built(self._conf, measured, *place))
             case commands.StartWarm(folder=folder, sha256=sha256):

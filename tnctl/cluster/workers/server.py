@@ -23,7 +23,7 @@ from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.owning import owner_of_server, take_shards
 from tnctl.cluster.workers.command_loop import DONE, CommandLoop
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.model.layout import plan
@@ -68,7 +68,7 @@ class RowServer(CommandLoop):
             case commands.Build(statistics=statistics):
                 measured = replace(statistics, vocabularies=self._vocabularies)
                 self._vocabularies = {}
-                self._model = self._empty(Statistics.from_measured(measured))
+                self._model = self._empty(measured)
                 return self._built(self._model)
             case commands.StartWarm(folder=folder, sha256=sha256):
                 start = start_again(self._conf, folder, sha256)

@@ -21,7 +21,7 @@ from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress, Remainder, Unit
 from tnctl.data.windows import training_batches
 from tnctl.evaluation.inference import Inference

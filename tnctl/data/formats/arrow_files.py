@@ -7,7 +7,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from itertools import chain
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -173,55 +174,25 @@ class ParquetReader(GroupedReader, ArrowReader):
         self, url: str, needed: list[str], first: int, end: int | None
     ) -> Iterator[Piece]:
         with self.opened(url) as stream:
-            file = ParquetFile(url, stream)
-            require_paths(url, needed, file.schema)
-            chosen, row = group_range(url, file.group_rows, first, end)
-            batches = file.batches(stored_columns(needed, file.schema), chosen)
-            yield from self.pieces_of_batches(url, needed, batches, row)
-
-
-class ParquetFile:
-    """An open Parquet file."""
-
-    def __init__(self, url: str, stream: BinaryIO) -> None:
-        self._url, self._stream = url, stream
-        # Arrow would keep all that it reads ahead until the end of the file.
-        self._file = pq.ParquetFile(stream, pre_buffer=False)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-        return self._file.schema_arrow
-
-    @property
-    def group_rows(self) -> list[int]:
-        """The rows of each row group."""
-        return rows_of_groups(self._file.metadata)
-
-    def batches(self, needed: list[str], groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """The rows of some row groups, in batches of about as many values.
-
-        Raises `Failure` for lists with more values than a row group may have.
-        """
-        described = row_groups(self._url, self._file.metadata, needed)
-        if any(group.longest > CHUNK_BYTES for group in described):
-            self._file = pq.ParquetFile(
-                self._stream,
-                metadata=self._file.metadata,
-                buffer_size=PART_BYTES,
-                pre_buffer=False,
+            # Arrow would keep all that it reads ahead until the end of the file.
+            file = pq.ParquetFile(stream, pre_buffer=False)
+            schema, metadata = file.schema_arrow, file.metadata
+            require_paths(url, needed, schema)
+            groups, row = group_range(url, rows_of_groups(metadata), first, end)
+            columns = stored_columns(needed, schema)
+            batch_rows, longest = largest_batch(url, metadata, columns)
+            if longest > CHUNK_BYTES:
+                file = pq.ParquetFile(
+                    stream, metadata=metadata, buffer_size=PART_BYTES, pre_buffer=False
+                )
+            # Arrow cannot join lists of dictionaries, of which each row group has another.
+            kinds = [schema.field(name).type for name in columns_of(columns, schema.names)]
+            apart = any(map(_has_dictionary_within, kinds))
+            batches = chain.from_iterable(
+                file.iter_batches(batch_rows, row_groups=together, columns=columns)
+                for together in ([[group] for group in groups] if apart else [groups])
             )
-        batch_rows = min((group.batch_rows for group in described), default=BATCH_ROWS)
-        # Arrow cannot join lists of dictionaries, of which each row group has another.
-        together = (
-            [[group] for group in groups] if self._has_lists_of_dictionaries(needed) else [groups]
-        )
-        for chosen in together:
-            yield from self._file.iter_batches(batch_rows, row_groups=chosen, columns=needed)
-
-    def _has_lists_of_dictionaries(self, needed: list[str]) -> bool:
-        columns = columns_of(needed, self.schema.names)
-        return any(_has_dictionary_within(self.schema.field(name).type) for name in columns)
+            yield from self.pieces_of_batches(url, needed, batches, row)
 
 
 def _has_dictionary_within(kind: pa.DataType) -> bool:
@@ -250,19 +221,11 @@ def group_range(
     return list(range(first, end)), sum(rows[:first]) + 1
 
 
-class RowGroup(NamedTuple):
-    """What a row group has in the columns that are read, by the footer."""
+def largest_batch(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) -> tuple[int, int]:
+    """The rows of a batch of the columns `needed`, and the bytes of the longest stored one.
 
-    batch_rows: int
-    """rows of a batch, so that it has BATCH_VALUES and BATCH_BYTES at most on average"""
-    longest: int
-    """bytes, as stored, of the longest column"""
-
-
-def row_groups(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) -> list[RowGroup]:
-    """The row groups of a file, of the columns `needed`.
-
-    Raises `Failure` where lists have more values than a row group may have.
+    A batch has BATCH_VALUES and BATCH_BYTES at most, on average of each row group. Raises `Failure`
+    where lists have more values than a row group may have.
     """
     schema = metadata.schema
     # Parts of lists and structs have the column's name in front.
@@ -272,25 +235,28 @@ def row_groups(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) -> li
         for leaf in range(len(schema.names))
         if f"{schema.column(leaf).path}.".startswith(prefixes)
     ]
-    lists = {leaf for leaf in leaves if schema.column(leaf).max_repetition_level}
-    described = []
+    batch_rows, longest = BATCH_ROWS, 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         if group.num_columns != len(schema.names):
             raise ValueError(f"row group {number + 1} has {group.num_columns} columns")
-        columns = {leaf: group.column(leaf) for leaf in leaves}
-        values = sum(columns[leaf].num_values for leaf in lists)
+        columns = [group.column(leaf) for leaf in leaves]
+        values = sum(
+            column.num_values
+            for leaf, column in zip(leaves, columns, strict=True)
+            if schema.column(leaf).max_repetition_level
+        )
         if values > limits.GROUP_VALUES:
             raise Failure(
                 f"{url}, row group {number + 1}: {values:,} values in lists, and a row group has "
                 f"at most {limits.GROUP_VALUES:,}. Write smaller row groups"
             )
-        size = sum(column.total_uncompressed_size for column in columns.values())
+        size = sum(column.total_uncompressed_size for column in columns)
         share = min(BATCH_VALUES / max(values, 1), BATCH_BYTES / max(size, 1))
-        batch_rows = max(1, min(BATCH_ROWS, int(group.num_rows * share)))
-        longest = max((column.total_compressed_size for column in columns.values()), default=0)
-        described.append(RowGroup(batch_rows if group.num_rows else BATCH_ROWS, longest))
-    return described
+        if group.num_rows:
+            batch_rows = min(batch_rows, max(1, int(group.num_rows * share)))
+        longest = max([longest, *(column.total_compressed_size for column in columns)])
+    return batch_rows, longest
 
 
 @dataclass(frozen=True)
@@ -322,7 +288,7 @@ class OrcReader(ArrowReader):
 
 
 def refuse_large_stripes(url: str, file: Any, columns: int) -> None:
-    """Raise `Failure` where so many columns of a file have too many values in a stripe."""
+    """Raise `Failure` where `columns` columns of a file have too many values in a stripe."""
     values = file.nrows * columns // max(file.nstripes, 1)
     refuse_if(
         values > limits.GROUP_VALUES,

@@ -9,6 +9,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl import limits
-from tnctl.data.file_pieces import FileReader, Line, Piece, require
-from tnctl.data.formats.text_lines import after_line, blocks, is_utf8, numbers_of
+from tnctl.data.file_pieces import Line, Piece, TextReader, Where, require
+from tnctl.data.formats.text_lines import blocks, is_utf8, numbers_of
 from tnctl.data.numbers import MEND
 from tnctl.data.read_ahead import in_order
-from tnctl.errors import Failure, UserError, did_you_mean, quoted
+from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.tables import text
 
 DELIMITERS = ",;\t|"  # that a header is tried with
@@ -29,7 +30,7 @@ Blocks = Iterator[tuple[int, memoryview]]  # whole lines, with the number of the
 
 
 @dataclass(frozen=True)
-class CsvReader(FileReader):
+class CsvReader(TextReader):
     """Reads CSV, and TSV where the delimiter is a tab.
 
     Columns of `of_text` become string (binary when check_utf8 is false), others float64 with
@@ -48,10 +49,10 @@ class CsvReader(FileReader):
     ways: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.delimiter.isascii():
-            raise UserError(
-                f"data.delimiter must be an ASCII character. Received: {self.delimiter!r}"
-            )
+        refuse_if(
+            not self.delimiter.isascii(),
+            f"data.delimiter must be an ASCII character. Received: {self.delimiter!r}",
+        )
 
     @property
     def quote(self) -> bytes | None:
@@ -147,11 +148,10 @@ def _first_absent(needed: Sequence[str], names: Sequence[str]) -> str:
 def _split_header(parts: Blocks) -> tuple[bytes, Blocks]:
     """The first line that is not empty (b"": there is none), and the lines after it."""
     for line, block in parts:
-        codes = np.frombuffer(block, np.uint8)
-        filled = (codes != ord("\n")) & (codes != ord("\r"))
-        if filled.any():
-            end = after_line(block, int(filled.argmax()), len(block))
-            header = bytes(block[:end]).rstrip(b"\r\n").rpartition(b"\n")[2]
+        whole = bytes(block)
+        if filled := whole.lstrip(b"\r\n"):
+            end = whole.find(b"\n", len(whole) - len(filled)) + 1 or len(whole)
+            header = whole[:end].rstrip(b"\r\n").rpartition(b"\n")[2]
             rest = [(line + text.line_ends(block[:end]), block[end:])] if end < len(block) else []
             return header, chain(rest, parts)
     return b"", iter(())
@@ -184,19 +184,15 @@ class _Block(NamedTuple):
         """The file, and the number of the line that starts at a byte of the block."""
         return Line(self.layout.url, self.line + text.line_ends(self.text[:start]))
 
+    def places(self, starts: np.ndarray) -> Where:
+        """Where the rows are that start at bytes of the block: lines are counted once asked for."""
 
-class _Places:
-    """Where the rows of a block are: their lines are counted when the first is asked for."""
+        @cache
+        def lines() -> np.ndarray:
+            ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == ord("\n"))
+            return self.line + np.searchsorted(ends, starts)
 
-    def __init__(self, block: _Block, starts: np.ndarray) -> None:
-        self._block, self._starts = block, starts
-        self._lines: np.ndarray | None = None
-
-    def __call__(self, row: int) -> Line:
-        if self._lines is None:
-            ends = np.flatnonzero(np.frombuffer(self._block.text, np.uint8) == ord("\n"))
-            self._lines = self._block.line + np.searchsorted(ends, self._starts)
-        return Line(self._block.layout.url, int(self._lines[row]))
+        return lambda row: Line(self.layout.url, int(lines()[row]))
 
 
 def _parse(block: _Block) -> Piece:
@@ -221,7 +217,7 @@ def _parse(block: _Block) -> Piece:
     table = pa.table({name: columns[name] for name in layout.needed})
     if bad.any():
         table, starts = table.filter(pa.array(~bad)), starts[~bad]
-    return Piece(table, _Places(block, starts), skipped, reason, first)
+    return Piece(table, block.places(starts), skipped, reason, first)
 
 
 def _text_array(column: text.Texts, kind: pa.DataType) -> pa.Array:

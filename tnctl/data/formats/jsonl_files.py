@@ -14,7 +14,7 @@ that has dots itself is meant before any path.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ import pyarrow.json
 from tnctl import limits
 from tnctl.data.bad_rows import BadRowsError
 from tnctl.data.column_names import id_columns, separators
-from tnctl.data.file_pieces import BadRows, FileReader, Line, Piece, report_absent
+from tnctl.data.file_pieces import BadRows, Line, Piece, TextReader, report_absent
 from tnctl.data.formats import text_lines
 from tnctl.data.nested_columns import DEEPEST, DOT
 from tnctl.data.numbers import row_values
@@ -45,18 +45,21 @@ def paths_of(rows: Sequence[Row]) -> list[str]:
         path for row in rows for key in row for path in _paths(key, row[key], DEEPEST)
     )
     paths = dict.fromkeys(_of_columns(paths))
-    above = {path[:at] for path in paths for at, sign in enumerate(path) if sign == DOT}
+    above = {start for path in paths for start in _starts(path)}
     # What has an object in some rows, and nothing in others, is no column itself.
     return [p for p in paths if p not in above or any(map(_is_value, values_of(p, rows)))]
 
 
-def _of_columns(paths: Iterable[str]) -> Iterator[str]:
+def _starts(path: str) -> list[str]:
+    """The paths of the objects that a path leads through."""
+    return [path[:at] for at, sign in enumerate(path) if sign == DOT]
+
+
+def _of_columns(paths: Collection[str]) -> Iterator[str]:
     """The paths, but of an object with very many keys, which is a map, its own."""
-    paths = list(paths)
-    counts = Counter(path[:at] for path in paths for at, sign in enumerate(path) if sign == DOT)
+    counts = Counter(start for path in paths for start in _starts(path))
     for path in paths:
-        ends = (at for at, sign in enumerate(path) if sign == DOT)
-        yield next((path[:at] for at in ends if counts[path[:at]] > MOST_KEYS), path)
+        yield next((start for start in _starts(path) if counts[start] > MOST_KEYS), path)
 
 
 def _is_value(value: Any) -> bool:
@@ -170,17 +173,13 @@ Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
 
 @dataclass(frozen=True)
-class JsonReader(FileReader):
+class JsonReader(TextReader):
     """Reads JSON lines; a missing key is null."""
 
     of_ids: set[str]  # columns of ids
     cuts: Mapping[str, Cutter]  # what splits the texts of a column
     bad_rows: int
     skip_rows: int  # lines at the start of a file
-
-    @property
-    def lines_before(self) -> int:
-        return self.skip_rows
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         bad = BadRows(self.bad_rows)
@@ -251,7 +250,7 @@ def _place(url: str, numbers: np.ndarray, row: int) -> Line:
 
 def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
     """The rows that have no more values than a row may have, by their commas."""
-    # A line of so many commas is at least as many bytes long.
+    # A line has at least as many bytes as commas.
     commas = {
         number: count
         for number, text in rows

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import BadRows, FileReader, Piece
+from tnctl.data.file_pieces import BadRows, Piece, TextReader
 from tnctl.data.formats import text_lines
 from tnctl.data.formats.text_lines import Words
-from tnctl.errors import UserError
+from tnctl.errors import UserError, refuse_if
 
 LABEL, FEATURES, VALUES = "label", "features", "values"
 NUMBERED = re.compile(r"([1-9][0-9]*|0)(\.values)?")  # the k-th feature, or all features of field k
@@ -23,16 +24,12 @@ NO_WORD = np.zeros(0, bool)
 
 
 @dataclass(frozen=True)
-class LibsvmReader(FileReader):
+class LibsvmReader(TextReader):
     """Reads libsvm, libfm and libffm; docs/data.md names the columns."""
 
     check_utf8: bool
     bad_rows: int
     skip_rows: int  # lines at the start of a file
-
-    @property
-    def lines_before(self) -> int:
-        return self.skip_rows
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         for name in needed:
@@ -58,8 +55,8 @@ class LibsvmReader(FileReader):
             if words.refuse(wrong, "has a value that is no number", bad):
                 features = _Features(words)
                 values, _ = _values(words, features)
-            columns = _Columns(words, features, bool(fields), values)
-            table = pa.table([columns.column(name) for name in needed], names=needed)
+            columns = [_column(name, words, features, bool(fields), values) for name in needed]
+            table = pa.table(columns, names=needed)
             yield bad.piece(table, words.where())
 
 
@@ -67,6 +64,7 @@ class _Features:
     """The features, in parts: of all words but the labels arrays [n], starts and ends in bytes."""
 
     def __init__(self, words: Words) -> None:
+        self._words = words
         self.word = np.delete(np.arange(len(words.starts)), words.firsts)  # place in `words`
         self.row = words.rows[self.word]
         every, first, last = words.colons()
@@ -80,6 +78,11 @@ class _Features:
         # Without a value the feature's is 1: there is no text of it.
         self.value_starts = np.where(self.colons == 0, ends, last + 1)
         self.value_ends = ends
+
+    @cached_property
+    def texts(self) -> pa.Array:
+        """The features themselves."""
+        return self._words.texts(self.starts, self.ends)
 
 
 def _malformed(words: Words, features: _Features, fields: bool) -> tuple[NDArray[np.bool_], str]:
@@ -117,45 +120,33 @@ def _without_plus(words: Words, starts: NDArray[Any], ends: NDArray[Any]) -> NDA
     return starts + ((words.bytes[inside] == PLUS) & (ends - starts > 1))
 
 
-class _Columns:
-    """The columns of some checked rows."""
-
-    def __init__(
-        self, words: Words, features: _Features, fields: bool, values: pa.Array | None
-    ) -> None:
-        self.words = words
-        self.parts = features
-        self.fields = fields
-        self.features = words.texts(features.starts, features.ends)
-        self.values = values
-
-    def column(self, name: str) -> pa.Array:
-        """The column of that name."""
-        words, row = self.words, self.parts.row
-        n = len(words.firsts)
-        if name == LABEL:
-            starts, ends = words.starts[words.firsts], words.ends[words.firsts]
-            return words.texts(_without_plus(words, starts, ends), ends)
-        if name in (FEATURES, VALUES):
-            return text_lines.listed(self.features if name == FEATURES else self.values, row, n)
-        if value_of := VALUE_OF.fullmatch(name):
-            same = np.flatnonzero(text_lines.equal(self.features, value_of[1]))
-            # Of a feature that is there twice the first counts: it is written last.
-            places = np.full(n, -1)
-            places[row[same][::-1]] = same[::-1]
-            return _taken(self.values, places)
-        match = NUMBERED.fullmatch(name)
-        assert match is not None
-        source: pa.Array = self.values if match[2] else self.features
-        if self.fields:
-            texts = words.texts(words.starts[self.parts.word], self.parts.field_ends)
-            same = np.flatnonzero(text_lines.equal(texts, match[1]))
-            return text_lines.listed(source.take(pa.array(same)), row[same], n)
-        number, features = int(match[1]), words.counts - 1
-        if number == 0:
-            raise UserError("column '0' is for libffm's field 0; the first feature of a line is 1")
-        starts = np.cumsum(features) - features
-        return _taken(source, np.where(features >= number, starts + number - 1, -1))
+def _column(
+    name: str, words: Words, features: _Features, fields: bool, values: pa.Array | None
+) -> pa.Array:
+    """A column of checked rows; `values` are those of the features."""
+    n, row = len(words.firsts), features.row
+    if name == LABEL:
+        starts, ends = words.starts[words.firsts], words.ends[words.firsts]
+        return words.texts(_without_plus(words, starts, ends), ends)
+    if name in (FEATURES, VALUES):
+        return text_lines.listed(features.texts if name == FEATURES else values, row, n)
+    if value_of := VALUE_OF.fullmatch(name):
+        same = np.flatnonzero(text_lines.equal(features.texts, value_of[1]))
+        # Of a feature that is there twice the first counts: it is written last.
+        places = np.full(n, -1)
+        places[row[same][::-1]] = same[::-1]
+        return _taken(values, places)
+    match = NUMBERED.fullmatch(name)
+    assert match is not None
+    source: pa.Array = values if match[2] else features.texts
+    if fields:
+        texts = words.texts(words.starts[features.word], features.field_ends)
+        same = np.flatnonzero(text_lines.equal(texts, match[1]))
+        return text_lines.listed(source.take(pa.array(same)), row[same], n)
+    number, counts = int(match[1]), words.counts - 1
+    refuse_if(number == 0, "column '0' is for libffm's field 0; the first feature of a line is 1")
+    starts = np.cumsum(counts) - counts
+    return _taken(source, np.where(counts >= number, starts + number - 1, -1))
 
 
 def _taken(source: pa.Array, places: NDArray[Any]) -> pa.Array:

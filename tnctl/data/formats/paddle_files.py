@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tnctl.data.file_pieces import BadRows, FileReader, Piece, report_absent
+from tnctl.data.file_pieces import BadRows, Piece, TextReader, report_absent
 from tnctl.data.formats import text_lines
 from tnctl.data.formats.text_lines import Words
 from tnctl.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
-class PaddleReader(FileReader):
+class PaddleReader(TextReader):
     """Reads Paddle's text; each column is a list of texts, the values of one slot."""
 
     names: list[str] | None  # the slots of lines without names (data.columns), in their order
@@ -23,10 +23,6 @@ class PaddleReader(FileReader):
     check_utf8: bool
     bad_rows: int
     skip_rows: int  # lines at the start of a file
-
-    @property
-    def lines_before(self) -> int:
-        return self.skip_rows
 
     def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
         names = self.names
@@ -71,7 +67,14 @@ def _named(words: Words, pairs: str, needed: list[str], bad: BadRows) -> pa.Tabl
     known = pa.array([name.encode() for name in needed], pa.binary()).cast(slots.type)
     numbers = pc.index_in(slots, value_set=known).fill_null(len(needed)).to_numpy()
     counts = np.bincount(numbers, minlength=len(needed) + 1)
-    report_absent(words.url, needed, counts[:-1] > 0, lambda: _texts(pc.unique(slots)))
+    report_absent(
+        words.url,
+        needed,
+        counts[:-1] > 0,
+        lambda: [
+            str(name, "utf-8", "replace") for name in pc.unique(slots).cast(pa.binary()).to_pylist()
+        ],
+    )
     order = np.argsort(numbers, kind="stable")
     ends, rows = np.cumsum(counts), words.rows
     columns = []
@@ -81,10 +84,6 @@ def _named(words: Words, pairs: str, needed: list[str], bad: BadRows) -> pa.Tabl
             text_lines.listed(values.take(pa.array(mine)), rows[mine], len(words.firsts))
         )
     return pa.table(columns, names=needed)
-
-
-def _texts(array: pa.Array) -> list[str]:
-    return [str(text, "utf-8", "replace") for text in array.cast(pa.binary()).to_pylist()]
 
 
 def _counted(words: Words, names: list[str], needed: list[str], bad: BadRows) -> pa.Table:

@@ -27,7 +27,7 @@ from tnctl.data.formats.arrow_files import (
     translated,
 )
 from tnctl.data.numbers import flat
-from tnctl.data.statistics_document import Measured
+from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Name, RelativePath, Text, Tree, TreeByName
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError, Manifest
@@ -65,7 +65,7 @@ class PreparedManifest(Manifest):
 
     tnctl: Text
     splits: dict[SplitName, SplitEntry]
-    statistics: Measured
+    statistics: Statistics
     conf: DecidingConf
 
     def __post_init__(self) -> None:
@@ -88,28 +88,62 @@ def check(conf: Conf, table: pa.Table, url: str) -> None:
 
     What reads the columns does not look at types again: it would read memory beyond them.
     """
+
+    def refuse_unless(is_right: Any, name: str, what: str) -> None:
+        if not is_right:
+            raise Failure(f"{url}: column {quoted(name)} should {what}. {AGAIN}")
+
+    def column(name: str) -> pa.Array:
+        refuse_unless(table.column_names.count(name) == 1, name, "be there once")
+        return flat(table.column(name))
+
+    def refuse_nulls(array: pa.Array, name: str) -> None:
+        refuse_unless(array.null_count == 0, name, "have a value in every row")
+
+    def cells(name: str, kind: pa.DataType) -> pa.Array:
+        """Each row has one value, none or one, or a list of values, which has no nulls."""
+        array = column(name)
+        if array.type != kind:
+            has = f"be {kind}, or lists of it. It has {array.type}"
+            is_right = pt.is_list(array.type) and array.type.value_type == kind
+            refuse_unless(is_right, name, has)
+            refuse_nulls(array, name)
+            refuse_nulls(array.flatten(), name)
+        return array
+
+    def values(name: str, kind: pa.DataType) -> pa.Array:
+        """Each row has one value."""
+        array = column(name)
+        refuse_unless(array.type == kind, name, f"be {kind}. It has {array.type}")
+        refuse_nulls(array, name)
+        return array
+
     for name, slot in conf.slots.items():
         if not slot.indicator:
-            ids = _cells(table, url, f"ids_{name}", pa.uint64())
+            ids = cells(f"ids_{name}", pa.uint64())
             if slot.weights is not None:
-                weights = _cells(table, url, f"weights_{name}", pa.float32())
-                if not _same_places(ids, weights):
-                    raise _wrong(url, f"weights_{name}", "should have a weight for each id")
+                weights = cells(f"weights_{name}", pa.float32())
+                is_right = _lengths(ids).equals(_lengths(weights))
+                refuse_unless(is_right, f"weights_{name}", "have a weight for each id")
     if conf.numeric or any(slot.indicator for slot in conf.slots.values()):
-        numeric = _column(table, url, "numeric")
-        if not pt.is_fixed_size_binary(numeric.type) or numeric.type.byte_width % 4:
-            raise _wrong(url, "numeric", f"should be of 4 bytes a number. It has {numeric.type}")
-        _refuse_nulls(numeric, url, "numeric")
+        numeric = column("numeric")
+        is_right = pt.is_fixed_size_binary(numeric.type) and numeric.type.byte_width % 4 == 0
+        refuse_unless(is_right, "numeric", f"be of 4 bytes a number. It has {numeric.type}")
+        refuse_nulls(numeric, "numeric")
     least, most = (-MOST, MOST) if conf.train.loss.name == "mse" else (0.0, 1.0)
     for name in conf.data.all_labels:
-        label = _values(table, url, f"label_{name}", pa.float32())
-        if not _within(label, least, most):
-            raise _wrong(url, f"label_{name}", f"should have labels from {least:g} to {most:g}")
+        is_right = _within(values(f"label_{name}", pa.float32()), least, most)
+        refuse_unless(is_right, f"label_{name}", f"have labels from {least:g} to {most:g}")
     for key, kind in KINDS.items():
         if getattr(conf.data, key) is not None:
-            column = _values(table, url, key, kind)
-            if key == "weight" and not _within(column, 0, MOST):
-                raise _wrong(url, key, "should have finite numbers, at least 0")
+            array = values(key, kind)
+            is_right = key != "weight" or _within(array, 0, MOST)
+            refuse_unless(is_right, key, "have finite numbers, at least 0")
+
+
+def _lengths(array: pa.Array) -> pa.Array:
+    """How many values each row has, of lists; else which rows have one."""
+    return pc.list_value_length(array) if pt.is_list(array.type) else array.is_valid()
 
 
 def check_width(array: pa.Array, width: int) -> None:
@@ -121,54 +155,9 @@ def check_width(array: pa.Array, width: int) -> None:
         )
 
 
-def _column(table: pa.Table, url: str, name: str) -> pa.Array:
-    if table.column_names.count(name) != 1:
-        raise _wrong(url, name, "should be there once")
-    return flat(table.column(name))
-
-
-def _cells(table: pa.Table, url: str, name: str, kind: pa.DataType) -> pa.Array:
-    """A column of rows with one value, none or one, or a list of values, which has no nulls."""
-    array = _column(table, url, name)
-    if array.type == kind:
-        return array
-    if not pt.is_list(array.type) or array.type.value_type != kind:
-        raise _wrong(url, name, f"should be {kind}, or lists of it. It has {array.type}")
-    _refuse_nulls(array, url, name)
-    _refuse_nulls(array.flatten(), url, name)
-    return array
-
-
-def _same_places(ids: pa.Array, weights: pa.Array) -> bool:
-    """Whether every row has as many weights as ids."""
-    if pt.is_list(ids.type) != pt.is_list(weights.type):
-        return False
-    if pt.is_list(ids.type):
-        return bool(pc.list_value_length(ids).equals(pc.list_value_length(weights)))
-    return bool(ids.is_valid().equals(weights.is_valid()))
-
-
-def _values(table: pa.Table, url: str, name: str, kind: pa.DataType) -> pa.Array:
-    """A column of one value in every row."""
-    array = _column(table, url, name)
-    if array.type != kind:
-        raise _wrong(url, name, f"should be {kind}. It has {array.type}")
-    _refuse_nulls(array, url, name)
-    return array
-
-
-def _refuse_nulls(array: pa.Array, url: str, name: str) -> None:
-    if array.null_count:
-        raise _wrong(url, name, "should have a value in every row")
-
-
 def _within(array: pa.Array, least: float, most: float) -> bool:
     values = array.to_numpy()
     return bool(((values >= least) & (values <= most)).all())  # NaN is neither
-
-
-def _wrong(url: str, name: str, what: str) -> Failure:
-    return Failure(f"{url}: column {quoted(name)} {what}. {AGAIN}")
 
 
 # How rows are trained, not what they are: these keys of slots may differ.
@@ -248,7 +237,7 @@ def _without(names: Collection[str], sections: Any) -> Any:
 
 
 def _completed(stored: DecidingConf) -> DecidingConf:
-    """The same with the keys that tnctl did not have when it was written."""
+    """The stored conf, completed by the keys that tnctl did not have when it was written."""
     data = {"split": None, **stored.data}
     full = completed({"slots": stored.slots, "numeric": stored.numeric, "data": data})
     full["data"]["labels"] = _without(OF_LOSS, full["data"]["labels"])

@@ -11,7 +11,7 @@ from tnctl.data.formats.libsvm_files import LibsvmReader
 from tnctl.data.formats.paddle_files import PaddleReader
 from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.formats.tfrecord_files import RecordReader
-from tnctl.schema import Conf, Data
+from tnctl.schema import Conf
 
 
 def csv_reader(conf: Conf, skip_rows: int = 0) -> CsvReader:
@@ -35,11 +35,6 @@ def json_reader(conf: Conf, skip_rows: int = 0) -> JsonReader:
     return JsonReader(id_columns(conf), cutters(conf), conf.data.bad_rows, skip_rows)
 
 
-def paddle_reader(data: Data, skip_rows: int) -> PaddleReader:
-    """The reader of Paddle's text."""
-    return PaddleReader(data.columns, data.pairs, data.check_utf8, data.bad_rows, skip_rows)
-
-
 # By data.format, but for those of generated data; and the files of data.prepared. Each takes
 # the lines that are skipped at the start of a file of text.
 READERS: dict[str, Callable[[Conf, int], FileReader]] = {
@@ -49,7 +44,9 @@ READERS: dict[str, Callable[[Conf, int], FileReader]] = {
         conf.data.check_utf8, conf.data.bad_rows, skip_rows
     ),
     "orc": lambda conf, _: OrcReader(conf.data.check_utf8, conf.data.bad_rows),
-    "paddle": lambda conf, skip_rows: paddle_reader(conf.data, skip_rows),
+    "paddle": lambda conf, skip_rows: PaddleReader(
+        conf.data.columns, conf.data.pairs, conf.data.check_utf8, conf.data.bad_rows, skip_rows
+    ),
     "parquet": lambda conf, _: ParquetReader(conf.data.check_utf8, conf.data.bad_rows),
     "tfrecord": lambda conf, _: RecordReader(conf.data.check_utf8, conf.data.bad_rows),
     "prepared": lambda conf, _: PreparedReader(conf),

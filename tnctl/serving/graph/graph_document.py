@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Finite, Name, RelativePath, Sha256, Uint64Text, omitted
 from tnctl.errors import refuse_if
 from tnctl.manifest import Manifest
@@ -297,7 +296,7 @@ def conf_of(description: GraphManifest) -> tuple[Conf, Statistics]:
         for key in ("size", "padding"):
             values[key] = None if values[key] is None else int(values[key])
         if ID_KINDS[values["ids"]].measured:
-            statistics.boundaries[name] = np.array(values.pop("boundaries"), np.float64)
+            statistics.boundaries[name] = values.pop("boundaries")
     numeric = {name: conf_values(number, Numeric) for name, number in description.numeric.items()}
     for name, values in numeric.items():
         if values["columns"] is not None:

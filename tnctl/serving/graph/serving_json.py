@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.slot_encoder import Encoder
-from tnctl.data.statistics import Scale, Statistics
+from tnctl.data.statistics_document import Scale, Statistics
 from tnctl.masking import masked
 from tnctl.model.graph import (
     LENGTHS,

@@ -159,7 +159,8 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    for rules in (row_split, schedule, recalibrating, row_life):
+    row_split.check(conf.data)
+    for rules in (schedule, recalibrating, row_life):
         rules.check(conf)
     days: Days | None = None
     if daily(conf):

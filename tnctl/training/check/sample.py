@@ -17,7 +17,7 @@ from tnctl.data.features import EncodedRows, Features
 from tnctl.data.file_pieces import Where
 from tnctl.data.numeric_inputs import vectors
 from tnctl.data.sources import Source
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
 from tnctl.schema import Conf, RowLife, Slot
 from tnctl.training import row_life

@@ -9,7 +9,7 @@ from typing import Any
 
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import counted_ids
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.schema import Conf, Slot, Warm
 

@@ -14,7 +14,7 @@ from tnctl.checkpoint.document import WarmInput, WarmReport
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
-from tnctl.data.statistics import Statistics
+from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.folders import Place
 from tnctl.manifest import NAME
