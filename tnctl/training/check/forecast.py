@@ -154,14 +154,19 @@ class Forecast:
     warnings: list[str]
 
 
+def check_rules(conf: Conf) -> None:
+    """Refuse a conf that training would refuse before it reads data. Raises UserError."""
+    row_split.check(conf.data)
+    for rules in (schedule, recalibrating, row_life):
+        rules.check(conf)
+
+
 def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     """Read the first `rows` rows of data.train, and the beginning of the other splits.
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    row_split.check(conf.data)
-    for rules in (schedule, recalibrating, row_life):
-        rules.check(conf)
+    check_rules(conf)
     days: Days | None = None
     if daily(conf):
         days = days_of(conf)
