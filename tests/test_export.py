@@ -193,7 +193,7 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
     """A chain or the full checkpoint that it amounts to, read in large parts or small ones."""
     run, checkpoints = lives["changing"]
     folder = checkpoints[-1][0]
-    assert open_checkpoint(folder).parent is not None
+    assert open_checkpoint(folder).manifest.parent is not None
     compact(open_checkpoint(folder), str(tmp_path / "compact"))
     sessions = open_checkpoint(str(tmp_path / "compact")).sessions
     assert sessions == open_checkpoint(folder).sessions != ()

@@ -179,7 +179,7 @@ def test_a_system_that_gives_no_memory(monkeypatch, capsys, error):
     def run(*_):
         raise error
 
-    module = importlib.import_module("tnctl.cli.main")
+    module = importlib.import_module("tnctl.out_of_memory")
     monkeypatch.setattr(module, "run", run)
     with pytest.raises(SystemExit) as stop:
         module.main(["evaluate"])
@@ -190,6 +190,6 @@ def test_a_system_that_gives_no_memory(monkeypatch, capsys, error):
 
 
 def test_other_errors_of_these_types_are_no_lack_of_memory():
-    module = importlib.import_module("tnctl.cli.main")
+    module = importlib.import_module("tnctl.out_of_memory")
     for error in (RuntimeError("a fault"), ImportError("no module named x"), OSError("full")):
         assert not module.is_out_of_memory(error)

@@ -200,7 +200,7 @@ def test_rows_that_fold_gets_wrong(served, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(folding, "merged", wrong)
-        with pytest.raises(folding.Failure, match=r"not those of the chain\. Nothing was folded"):
+        with pytest.raises(folding.Failure, match=r"not those of the chain\. Export in full"):
             served.make("fold", f"{tmp_path}/tried")
     assert not counts("fold", f"{tmp_path}/tried")
     served.complete("fold", f"{tmp_path}/tried")

@@ -16,6 +16,7 @@ from tnctl import files, saved_conf, schema
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.cli import compose
 from tnctl.data.day_records import Fingerprint, is_day
+from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model import recipes
@@ -333,12 +334,12 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     """Names of data that is gone, and of days, which take the place of {day}."""
     urls = []
     monkeypatch.setattr(files, "exists", lambda url: urls.append(url) or True)
-    monkeypatch.setattr(resuming, "conf_of_day", lambda *_: None)
+    monkeypatch.setattr(resuming, "conf_of_day", lambda conf, _: conf)
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")
 
-    monkeypatch.setattr(resuming, "fingerprints", absent)
+    monkeypatch.setattr(Source, "fingerprints", absent)
     names = ["reference://x::/spec.json", "https://h/a.csv", "zip://a::b", "s3://***@h/a", "a.csv"]
     checkpoint = SimpleNamespace(
         data=[Fingerprint(file=name, bytes=1) for name in names],

@@ -19,7 +19,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
-from tnctl.model.building import Model
 from tnctl.ownership import Claims
 from tnctl.training.run_folder import TENSORBOARD
 
