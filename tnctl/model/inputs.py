@@ -1,6 +1,5 @@
 """The inputs of a recipe: named views of the tensors that the tables fill."""
 
-import itertools
 import math
 from typing import Any
 
@@ -10,7 +9,6 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers import Columns, concatenated
-from tnctl.model.layers.weight_axes import Axis
 from tnctl.model.layout import Layout
 from tnctl.schema import SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
@@ -50,7 +48,6 @@ class Inputs:
             self._sequences = keras.Input((layout.sequences_width,), name="sequences")
             self._lengths = keras.Input((len(layout.sequences),), name="lengths", dtype="int32")
         self._with_cvm = layout.with_cvm
-        self._tag_all()
         self.towers: dict[str, Any] = {}
         self.slots = {
             name: self._weights(name, columns) for name, (_, columns) in layout.pooled.items()
@@ -64,20 +61,6 @@ class Inputs:
     def _weights(self, name: str, columns: int) -> int:
         """How many of a slot's columns are its embedding; the others are counts."""
         return columns - CVM_COLUMNS if name in self._with_cvm else columns
-
-    def _tag_all(self) -> None:
-        """Tag the tensors that exist with the columns that they are, for warm starts."""
-        if self.linear is not None:
-            self.linear.tag = [((), "linear")]
-        if self.x is not None:
-            widths = {name: width for name, (_, width) in self._layout.pooled.items()}
-            tags = itertools.starmap(self._columns, (widths | self._layout.numeric).items())
-            self.x.tag = list(itertools.chain.from_iterable(tags))
-
-    def _columns(self, name: str, columns: int) -> Axis:
-        """The columns of an input."""
-        counts = ("show", "click") if name in self._with_cvm else ()
-        return [((name,), part) for part in (*range(self._weights(name, columns)), *counts)]
 
     @property
     def tensors(self) -> list[Any]:
@@ -99,9 +82,7 @@ class Inputs:
         logs = ops.log1p(ops.maximum(shows, 0))
         places = np.zeros((len(columns), self._layout.width), np.float32)
         places[np.arange(len(columns)), columns] = 1
-        deep = ops.where(places.any(axis=0), ops.matmul(logs, places), self.x)
-        deep.tag = self.x.tag
-        return deep
+        return ops.where(places.any(axis=0), ops.matmul(logs, places), self.x)
 
     @property
     def embeddings(self) -> Any:
@@ -119,23 +100,21 @@ class Inputs:
             )
         counted = [name in self._with_cvm for name in self.slots]
         if any(counted) and not all(counted):  # slots have unequal columns: one slice for each
-            flat, each = concatenated(*map(self.slot, self.slots)), usual
-        else:
-            flat, each = self.x, columns // len(widths)
-            if columns < self._layout.width:
-                flat = Columns(0, columns, name="embedding_columns")(self.x)
+            flat = concatenated(*map(self.slot, self.slots))
+            return keras.layers.Reshape((len(widths), usual), name="embeddings")(flat)
+        flat = self.x
+        if columns < self._layout.width:
+            flat = Columns(0, columns, name="embedding_columns")(self.x)
+        each = columns // len(widths)
         stacked = keras.layers.Reshape((len(widths), each), name="embeddings")(flat)
-        if each > usual:
-            stacked = stacked[:, :, :usual]
-        stacked.flat_tag = [((name,), part) for name in self.slots for part in range(usual)]
-        return stacked
+        return stacked[:, :, :usual] if each > usual else stacked
 
     @property
     def numeric(self) -> Any:
         if not self._layout.numeric:
             return None
         # Nothing trains the numbers, so their gradient need not be computed.
-        return self._part_of_x(self._layout.numeric_at, self._layout.width)
+        return ops.stop_gradient(self.x[:, self._layout.numeric_at :])
 
     def tower(self, name: str, tensor: Any) -> Any:
         """Name a tensor [B, d], such as an item's vector, to be served alone; returns it."""
@@ -157,13 +136,7 @@ class Inputs:
         """One numeric input or one-hot slot [B, n]."""
         places = self._layout.numeric_columns
         column, width = self._place(name, places, "numeric input or one-hot slot")
-        return self._part_of_x(column, column + width)
-
-    def _part_of_x(self, start: int, end: int) -> Any:
-        """Columns that nothing trains."""
-        part = ops.stop_gradient(self.x[:, start:end])
-        part.tag = self.x.tag[start:end]
-        return part
+        return ops.stop_gradient(self.x[:, column : column + width])
 
     def sequence(self, name: str) -> tuple[Any, Any]:
         """A slot with pooling=none: its embeddings [B, L, d], and their number, int32 [B]."""
@@ -173,7 +146,6 @@ class Inputs:
         values = keras.layers.Reshape(shape, name=f"{name}_sequence")(flat)
         if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
-        values.tag = self._columns(name, place.width)[: values.shape[2]]
         return values, self._lengths[:, place.number]
 
     def counts(self, name: str) -> Any:
@@ -182,7 +154,7 @@ class Inputs:
         place = self._layout.sequences.get(name)
         if place is None:
             column = self._layout.pooled[name][0] + self.slots[name]
-            return self._part_of_x(column, column + CVM_COLUMNS)
+            return ops.stop_gradient(self.x[:, column : column + CVM_COLUMNS])
         flat = self._sequences[:, place.column : place.column + place.length * place.width]
         values = ops.reshape(flat, (-1, place.length, place.width))
         return ops.stop_gradient(values[:, :, -CVM_COLUMNS:])

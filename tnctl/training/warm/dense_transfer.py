@@ -163,8 +163,8 @@ class PlaceMapping:
         if self._same_inputs:
             return
         network, _ = build_network(pairing.old, old_layout, "float32")
-        self._new = InputAxes(model.inference_network, {})
-        self._old = InputAxes(network, names)
+        self._new = InputAxes(model.inference_network, layout, {})
+        self._old = InputAxes(network, old_layout, names)
         if operation := self._new.untracked or self._old.untracked:
             raise UserError(
                 f"inputs are others than in {self._source}, and {operation} of the recipe combines "
