@@ -142,7 +142,7 @@ IMPORTED = (
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",
     "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.run", "tnctl.evaluation.predictions",
-    "tnctl.training.report.terminal_tables", "tnctl.training.forecast",
+    "tnctl.training.report.terminal_tables", "tnctl.training.check.forecast",
 )  # fmt: skip
 
 

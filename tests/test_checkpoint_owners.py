@@ -153,29 +153,30 @@ class DividedRun(Run):
 @pytest.fixture(scope="module")
 def _written(tmp_path_factory):
     """The same run, written by each number of owners: a full one, two deltas, a full one."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(staging.InferenceGraph, "write", write_graph)
-    patch.setattr(rows, "BYTES_PER_FILE", 200)  # so that an owner has several files
-    made = {}
-    for compression in ("none", "zstd"):
-        home = tmp_path_factory.mktemp(compression)
-        save = {"full_every": 3, "compression": compression}
-        run = Run(conf_of(home / "all", save, LIFE))
-        confs = {count: conf_of(home / str(count), save, LIFE) for count in COUNTS}
-        savers = {count: Saver(conf, None, Divided(conf, count)) for count, conf in confs.items()}
-        folders = {count: [] for count in COUNTS}
-        records = []
-        for steps in STEPS:
-            run.train(steps)
-            run.evict()
-            [removed] = [table.take_removed() for table in run.model.tables]
-            for count, saver in savers.items():
-                saver._owners.remove(removed)
-                run.conf, run.saver = confs[count], saver
-                folders[count].append(run.save())
-            records.append(run.records())
-        made[compression] = confs, folders, records
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging.InferenceGraph, "write", write_graph)
+        patch.setattr(rows, "BYTES_PER_FILE", 200)  # so that an owner has several files
+        made = {}
+        for compression in ("none", "zstd"):
+            home = tmp_path_factory.mktemp(compression)
+            save = {"full_every": 3, "compression": compression}
+            run = Run(conf_of(home / "all", save, LIFE))
+            confs = {count: conf_of(home / str(count), save, LIFE) for count in COUNTS}
+            savers = {
+                count: Saver(conf, None, Divided(conf, count)) for count, conf in confs.items()
+            }
+            folders = {count: [] for count in COUNTS}
+            records = []
+            for steps in STEPS:
+                run.train(steps)
+                run.evict()
+                [removed] = [table.take_removed() for table in run.model.tables]
+                for count, saver in savers.items():
+                    saver._owners.remove(removed)
+                    run.conf, run.saver = confs[count], saver
+                    folders[count].append(run.save())
+                records.append(run.records())
+            made[compression] = confs, folders, records
     return made
 
 

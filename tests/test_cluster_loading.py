@@ -26,16 +26,18 @@ __all__ = ["_graph"]  # a fixture: the checkpoints have no real graph
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """The runs of one owner and of three, with the same rows, and the folders of each."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr("tnctl.checkpoint.staging.InferenceGraph.write", write_nothing)
-    home = tmp_path_factory.mktemp("saved")
-    runs = Run(conf_of(home / "one", life=LIFE)), DividedRun(conf_of(home / "three", life=LIFE), 3)
-    folders = []
-    for steps in STEPS:
-        for run in runs:
-            run.train(steps).evict()
-        folders.append([Path(run.save(golden=[])) for run in runs])
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tnctl.checkpoint.staging.InferenceGraph.write", write_nothing)
+        home = tmp_path_factory.mktemp("saved")
+        runs = (
+            Run(conf_of(home / "one", life=LIFE)),
+            DividedRun(conf_of(home / "three", life=LIFE), 3),
+        )
+        folders = []
+        for steps in STEPS:
+            for run in runs:
+                run.train(steps).evict()
+            folders.append([Path(run.save(golden=[])) for run in runs])
     return runs, folders
 
 

@@ -179,7 +179,7 @@ def test_a_system_that_gives_no_memory(monkeypatch, capsys, error):
     def run(*_):
         raise error
 
-    module = importlib.import_module("tnctl.out_of_memory")
+    module = importlib.import_module("tnctl.cli.main")
     monkeypatch.setattr(module, "run", run)
     with pytest.raises(SystemExit) as stop:
         module.main(["evaluate"])

@@ -97,8 +97,9 @@ def test_code_of_a_checkpoint_is_not_run(cli, ran, stranger, run_of_code):
         assert not run_of_code(), command
     ran("checkpoint", "inspect", "run", cwd=folder)
     # Another setting of the recipe does not name its file.
-    done = cli("evaluate", "output=run", "recipe.hidden=[16,8]", cwd=folder)
-    assert (done.code, run_of_code()) == (2, False), done.err
+    for given in ("recipe.hidden=[16,8]", "recipe={}", "++recipe={hidden: [16, 8]}"):
+        done = cli("evaluate", "output=run", given, cwd=folder)
+        assert (done.code, run_of_code()) == (2, False), done.err
 
 
 def test_code_that_the_user_names_is_run(ran, stranger, run_of_code):

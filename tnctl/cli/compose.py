@@ -30,7 +30,7 @@ SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
 CLUSTER = "cluster"
 MOST_RUNS = 10_000  # of a sweep
 # Keys and groups of Hydra in a conf file, where they would do nothing.
-OF_HYDRA = re.compile(r"^hydra(?=\s*:)|(?<=override )hydra/\w+", re.M)
+OF_HYDRA = re.compile(r"^hydra(?=\s*:)|^[^#\n]*\boverride (hydra/\w+)", re.M)
 
 
 @dataclasses.dataclass
@@ -98,7 +98,6 @@ def compose_line(path: Path, overrides: list[str], *, takes_cluster: bool = Fals
 
     with _composed(path, overrides) as values:
         schema.check_types(values)
-        values = schema.completed(values, absent={})  # of names that overrides added too
         # Before YAML breaks long texts into lines, and a password with them.
         shown = masked(_resolved(values, path) if options.resolve else values)
         print(masked(OmegaConf.to_yaml(OmegaConf.create(shown))), end="")
@@ -165,7 +164,7 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
     with _hydra(path.parent):
         folders, overrides = without_folders(parsed(arguments))
         places = [path.parent, *folders, shipped.folder("conf"), Path.cwd()]
-        choices = [override for override in overrides if is_choice(override, places)]
+        choices = [override for override in overrides if is_choice(override, places[:-1])]
         is_saved = path.name == SAVED
         for choice in choices:
             refuse_if(
@@ -181,8 +180,14 @@ def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
             raise explained(error, path.name) from error
         given = {choice.key_or_group for choice in choices}
         for override in [override for override in overrides if override not in choices]:
+            refuse_if(
+                is_saved and override.key_or_group == "recipe",
+                f"{override.input_line} sets a recipe, and this model has its own. Leave it out, "
+                "or name a conf with conf=NAME",
+            )
             apply(override, values)
             given |= set(keys_set(override))
+        values = schema.completed(values, absent={})  # of names that overrides added too
         paths = _fit_paths(values, path, given)
         if isinstance(values["recipe"], dict):
             _fit_settings(values["recipe"], paths, given, is_saved)
@@ -229,7 +234,7 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot read {path.name}: {error.strerror or error}", 1) from error
     if of_hydra := OF_HYDRA.search(text):
-        raise no_effect(of_hydra[0])
+        raise no_effect(of_hydra[1] or of_hydra[0])
 
 
 def _of_files(path: Path, choices: Sequence[Any], places: Sequence[Path]) -> dict[str, Any]:
@@ -306,7 +311,9 @@ def keys_given(overrides: list[str]) -> set[str]:
 
 def names_recipe(overrides: list[str]) -> bool:
     """Whether the command line says which recipe it is."""
-    return not keys_given(overrides).isdisjoint(("recipe", "recipe.name"))
+    # With a mapping only settings are said, unless it has a name.
+    said = [override for override in overrides if not re.match(r"[+]*recipe=['\"]?\{", override)]
+    return not keys_given(said).isdisjoint(("recipe", "recipe.name"))
 
 
 def _fit_paths(values: dict[str, Any], path: Path, given: Collection[str]) -> schema.Paths:
@@ -340,11 +347,11 @@ def _fit_settings(
     known = settings_of(paths.path("recipe.name", name) if is_file else name)
     if known is None:
         return
-    for setting in recipe.keys() - {"name", *known}:
+    for setting in [setting for setting in recipe if setting not in ("name", *known)]:
         refuse_if(
             not chosen or f"recipe.{setting}" in given,
             f"no key 'recipe.{setting}': recipe {name} has no setting '{setting}'. "
-            f"{did_you_mean(setting, known)}",
+            f"{did_you_mean(str(setting), known)}",
         )
         del recipe[setting]
 
@@ -361,7 +368,10 @@ def _fit_width(
     from omegaconf import OmegaConf
 
     files = [path for folder in folders if (path := folder / f"recipe/{recipe}.yaml").is_file()]
-    if not files or OmegaConf.select(OmegaConf.load(files[0]), "embedding.width") != 0:
+    if not files:
+        return
+    of_recipe = OmegaConf.load(files[0])
+    if not OmegaConf.is_dict(of_recipe) or OmegaConf.select(of_recipe, "embedding.width") != 0:
         return
     sections = {"embedding": values["embedding"], "crosses": values["crosses"]}
     if isinstance(values["slots"], dict):

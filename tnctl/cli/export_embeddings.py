@@ -82,6 +82,9 @@ def place_of(opened: Run, taken: dict[str, str]) -> str:
 
 
 def read(opened: Run, taken: dict[str, str]) -> int:
+    from tnctl.model.quiet import quiet_tensorflow
+
+    quiet_tensorflow()
     from tnctl.serving.rows.embeddings import GRACE, PREFIX
     from tnctl.serving.rows.export import GOLDEN_ROWS
     from tnctl.serving.rows.precision import PRECISIONS

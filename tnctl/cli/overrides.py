@@ -161,7 +161,7 @@ def _refuse_new(key: str, value: Any, values: dict[str, Any]) -> None:
         for part in branch.split("."):
             known = known.get(part) if isinstance(known, dict) else None
         for name in [name for name in names if name not in (known or ())]:
-            near = difflib.get_close_matches(name, map(str, known or ()), n=1, cutoff=0.6)
+            near = difflib.get_close_matches(str(name), map(str, known or ()), n=1, cutoff=0.6)
             way = f"Did you mean {quoted(f'{branch}.{near[0]}{dot}{rest}')}? " if near else ""
             raise UserError(
                 f"the conf has no {branch}.{name}; --cfg job shows what it has. {way}A new one is "

@@ -142,6 +142,7 @@ SCALARS: dict[Any, tuple[Callable[..., Any], Callable[[Any], Any] | None]] = {
 TAKEN = {
     "int": "must be a whole number",
     "float": "must be a number",
+    "finite": "must be a whole number",
     "number": "must be a number",
     "bool": "must be true or false",
     "string": "must be text, one value",

@@ -324,7 +324,7 @@ def described(url: str) -> Described:
     if head.startswith(TEXT_START[: len(head)]):
         match = header_of(head, url)
         return Described(int(match[2]), match[1].decode())
-    dim = int.from_bytes(head[:4], "little", signed=True)
+    dim = int.from_bytes(head[:4], "little", signed=True) if len(head) >= 4 else 0
     if not 1 <= dim <= WIDEST:
         raise Failure(
             f"{url} begins neither with opt_name: nor with the number of its weights, as blocks of "
@@ -462,7 +462,7 @@ def binary_rows(url: str, head: bytes, stream: BinaryIO, form: RowForm) -> Itera
 
     Which records it has, of those that are possible, is seen from their numbers and its length.
     """
-    if int.from_bytes(head[:4], "little", signed=True) != form.dim:
+    if len(head) < 4 or int.from_bytes(head[:4], "little", signed=True) != form.dim:
         raise Failure(
             f"{url} begins neither with opt_name: nor with {form.dim}, the dim of its table. "
             "Copy it again"

@@ -316,6 +316,11 @@ class RedisWriter:
                     done += packed.rows
                     display.update(done, f"{done:,} rows")
             balance += sign * self._session.drain()
+        if done != (total := count_of(self._selection.groups)):
+            raise Failure(
+                f"{self._content.checkpoint.folder} has {done:,} rows to export, its manifest says "
+                f"{total:,}. Take another checkpoint"
+            )
         return balance
 
     def _counted(self, version: str, groups: Sequence[BucketGroup]) -> dict[str, int]:

@@ -87,6 +87,8 @@ def translated(url: str) -> Iterator[None]:
 def _message(error: Exception) -> str:
     errors = library().exceptions
     reason = printable(str(error).strip().split("\n")[0].rstrip(".")) or type(error).__name__
+    if "CERTIFICATE_VERIFY" in reason:
+        return "has a certificate of an unknown authority. Name its file: ?ssl_ca_certs=FILE"
     logins = errors.AuthenticationError, errors.AuthenticationWrongNumberOfArgsError
     for kinds, text in (
         (logins, "refused the login ({}). Give USER and PASSWORD: redis://USER:PASSWORD@HOST"),
@@ -94,7 +96,10 @@ def _message(error: Exception) -> str:
          "commands that its user needs"),
         (errors.ReadOnlyError, "is a replica, which cannot be written to. Name its primary"),
         (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory"),
-        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does"),
+        ((errors.MovedError, errors.AskError, errors.ClusterError, errors.ClusterDownError),
+         "is part of a cluster ({}), which tnctl does not write to. Name a server of its own"),
+        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does; "
+         "for more time add ?socket_timeout=SECONDS to the URL"),
         (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the command "
          "again when it does"),
     ):  # fmt: skip

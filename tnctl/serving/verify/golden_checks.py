@@ -49,13 +49,19 @@ class GoldenFile:
             raise DamagedError(folder, f"{url}, {error}", way) from error
 
     def inputs(self, description: GraphManifest) -> Arrays:
-        """The inputs of signature `packed`, [n, columns].
+        """The inputs of signature `packed`, [n, columns]. Raises Failure if a line has others.
 
         Lines have the sum `linear`: where by_slot takes its parts, the first one is all of it.
         """
         arrays = {}
         for packed in description.signatures.packed:
-            values = [example.inputs[packed.name] for example in self.examples]
+            values = [example.inputs.get(packed.name, ()) for example in self.examples]
+            for line, numbers in enumerate(values, 1):
+                if len(numbers) != packed.columns:
+                    raise Failure(
+                        f"{self.url}, line {line}: {packed.name} has {len(numbers)} numbers, and "
+                        f"the graph takes {packed.columns}. {WAY}"
+                    )
             shape = (len(values), packed.columns)
             arrays[packed.name] = np.array(values, packed.dtype).reshape(shape)
         if linears := description.signatures.linears:

@@ -159,7 +159,7 @@ class WorkerSums:
         """What was done since earlier sums of the same processes."""
         pairs = zip(self.processes, earlier.processes, strict=True)
         return WorkerSums(
-            [process.since(before) for process, before in pairs],
+            [process.since(past) for process, past in pairs],
             self.exchanged.since(earlier.exchanged),
         )
 
