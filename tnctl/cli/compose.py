@@ -311,7 +311,7 @@ def keys_given(overrides: list[str]) -> set[str]:
 
 def names_recipe(overrides: list[str]) -> bool:
     """Whether the command line says which recipe it is."""
-    # With a mapping only settings are said, unless it has a name.
+    # Only recipe=NAME and recipe.name=NAME do: a mapping sets keys of the recipe that the conf has.
     said = [override for override in overrides if not re.match(r"[+]*recipe=['\"]?\{", override)]
     return not keys_given(said).isdisjoint(("recipe", "recipe.name"))
 

@@ -223,14 +223,18 @@ def named_by_file(file: Fingerprint) -> Fingerprint:
 
 def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     """Refuse a conf that cannot be trained, by its keys. Raises UserError, Failure."""
-    row_split.check(conf.data)
-    recalibrating.check(conf)
-    row_life.check(conf)
-    schedule.check(conf)
+    check_rules(conf)
     warm_start.check(conf, overwrite)
     baseline.check(conf)
     if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
+
+
+def check_rules(conf: Conf) -> None:
+    """Refuse a conf whose sections do not go together in training. Raises UserError."""
+    row_split.check(conf.data)
+    for rules in (schedule, recalibrating, row_life):
+        rules.check(conf)
 
 
 def check_files(conf: Conf, overwrite: bool) -> None:

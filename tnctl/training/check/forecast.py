@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tnctl.data import (
     batch_sizes,
     nested_columns,
-    row_split,
     statistics,
     units,
 )
@@ -27,11 +26,7 @@ from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import (
-    recalibrating,
-    row_life,
-    schedule,
-)
+from tnctl.training import plan, row_life
 from tnctl.training.check import mistakes
 from tnctl.training.check.sample import (
     NumberFigures,
@@ -154,19 +149,12 @@ class Forecast:
     warnings: list[str]
 
 
-def check_rules(conf: Conf) -> None:
-    """Refuse a conf that training would refuse before it reads data. Raises UserError."""
-    row_split.check(conf.data)
-    for rules in (schedule, recalibrating, row_life):
-        rules.check(conf)
-
-
 def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     """Read the first `rows` rows of data.train, and the beginning of the other splits.
 
     Raises `UserError` or `Failure` for whatever would keep the conf from being trained.
     """
-    check_rules(conf)
+    plan.check_rules(conf)
     days: Days | None = None
     if daily(conf):
         days = days_of(conf)
