@@ -1,6 +1,7 @@
 """`tnctl score`: raw rows in, scores out, from exported artefacts alone."""
 
 import csv
+import importlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import Filter
 
 ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples" / "serving"
 ARTEFACTS = ("graph=graph", "embeddings=embeddings")
 
 
@@ -427,9 +429,7 @@ def test_several_heads_are_named(tmp_path):
     ]  # fmt: skip
 
 
-# ---- docs/serving.md ---------------------------------------------------------
-
-PAGE = ROOT / "docs/serving.md"
+# ---- examples/serving, in Python ----------------------------------------------
 
 
 QUICK = ["train.epochs=1", "evaluation.ablate=false"]
@@ -483,39 +483,42 @@ def simple(cli, ran, tmp_path_factory):
     ran("init", "rows.jsonl", cwd=folder)
     ran("train", "conf=rows.yaml", "output=run", *QUICK, *MORE, cwd=folder)
     assert cli("split-graph", "output=run", cwd=folder).code == 0
-    shutil.copy(ROOT / "examples/serving/dictionary.py", folder)
-    blocks = re.findall(
-        r"^```python\n# scorer.py: (.*?)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
-    )
-    (folder / "blocks.json").write_text(json.dumps(dict(blocks)))
     return folder
 
 
-def run_scorer(folder, start, embeddings):
-    """The exit code, standard output and error of the page's scorer, without tnctl."""
-    blocks = json.loads((folder / "blocks.json").read_text())
-    script = [
-        "import sys; sys.modules.update(tnctl=None, keras=None, pyarrow=None)",
-        *(blocks[part] for part in (start, "raw rows to logits", "golden rows")),
-        "print(json.dumps(logits([json.loads(line) for line in open('rows.jsonl')]).tolist()))",
-    ]
-    (folder / "scorer.py").write_text("\n".join(script))
+def run_scorer(folder, embeddings):
+    """The exit code, standard output and error of examples/serving/scorer.py, without tnctl."""
+    run_without = """
+import runpy, sys
+sys.modules.update(tnctl=None, keras=None, pyarrow=None)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
     done = subprocess.run(
-        [sys.executable, "scorer.py", "run/graph", embeddings],
+        [sys.executable, "-c", run_without, EXAMPLES / "scorer.py", "run/graph", embeddings],
         cwd=folder, capture_output=True, text=True, timeout=100,
+        input=(folder / "rows.jsonl").read_text(), env=os.environ | {"PYTHONPATH": str(EXAMPLES)},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_scorer_of_the_page(simple, ran):
+@pytest.fixture(scope="module")
+def scorer():
+    """The module examples/serving/scorer.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        yield importlib.import_module("scorer")
+
+
+def test_the_python_scorer(simple, ran):
     ran("export-embeddings", "output=run", "format=dictionary", cwd=simple)
-    code, out, said = run_scorer(simple, "where rows are", "run/embeddings")
+    code, out, said = run_scorer(simple, "run/embeddings")
     assert code == 0, said
     artefacts = ["graph=run/graph", "embeddings=run/embeddings", "input=rows.jsonl"]
     ran("score", *artefacts, "to=scores.jsonl", cwd=simple)
     lines = (simple / "scores.jsonl").read_text().splitlines()
     expected = [json.loads(line)["logit"] for line in lines]
-    np.testing.assert_allclose(json.loads(out), expected, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(list(map(float, out.split())), expected, rtol=2e-5, atol=2e-5)
     slots = json.loads((simple / "run/graph/serving.json").read_text())["slots"]
     assert {slot["ids"] for slot in slots.values()} == {
         "hash", "modulo", "vocabulary", "integer", "boundaries", "quantiles", "hour", "weekday",
@@ -532,29 +535,22 @@ def test_the_scorer_of_the_page(simple, ran):
         ("numeric", "vector", {"transform": "rank"}, "vector: transform=rank"),
     ],
 )
-def test_the_scorer_of_the_page_refuses_by_name(
-    simple, tmp_path, monkeypatch, section, name, change, refused
-):
+def test_the_python_scorer_refuses_by_name(simple, scorer, section, name, change, refused):
     serving = json.loads((simple / "run/graph/serving.json").read_text())
     serving[section][name] |= change
-    (tmp_path / "serving.json").write_text(json.dumps(serving))
-    monkeypatch.setattr(sys, "argv", ["scorer.py", str(tmp_path)])
-    code = json.loads((simple / "blocks.json").read_text())["raw rows to logits"]
     with pytest.raises(SystemExit) as stopped:
-        exec(code, {"json": json, "sys": sys})
+        scorer.Values(serving, row_of=None)
     assert stopped.value.code == f"serving.json, {refused} is not known to this scorer"
 
 
-def test_the_scorer_of_the_page_follows_paths():
-    code = re.search(r"^def value_of\(.*?\n\n\ndef parts_of", PAGE.read_text("utf-8"), re.M | re.S)
-    exec(code[0].removesuffix("def parts_of"), names := {})
+def test_the_python_scorer_follows_paths(scorer):
     rows = [{"a": {"b": {"c": 1}}, "b": 2}, {"a.b.c": None, "a": {"b": {"c": 1}}}, {}, {"a": None},
             {"a": {}}, {"a": {"b": [3]}}, {"a.b": 4, "a": {"b": 5}}, {"a": [{"b": 1}, {"b": [2]}]},
             {"a": [{"b": 1}, {}, None]}, {"a": []}, {"a": 7, "b": [1]}]  # fmt: skip
     for path in ["a.b", "a.x", "b"]:
         for row in rows:
-            assert names["value_of"](row, path) == jsonl_files.lookup(path)(row), (path, row)
-    assert names["value_of"](rows[0], "a.b.c") == 1 and names["value_of"](rows[1], "a.b.c") is None
+            assert scorer.value_of(row, path) == jsonl_files.lookup(path)(row), (path, row)
+    assert scorer.value_of(rows[0], "a.b.c") == 1 and scorer.value_of(rows[1], "a.b.c") is None
 
 
 # What the page's scorer makes of times in each format that init tries: as tnctl.
@@ -573,38 +569,35 @@ TIMES = {
 
 @pytest.mark.parametrize("offset", ["+00:00", "-03:30"])
 @pytest.mark.parametrize("form", TIMES)
-def test_the_scorer_of_the_page_reads_times(form, offset):
-    page = PAGE.read_text("utf-8")
-    code = re.search(r"^def time_of\(.*?\n\n\ndef id_of", page, re.M | re.S)
-    names = {"re": re, "datetime": datetime, "timedelta": timedelta, "missing": {""}}
-    names["data"] = {"times": {"t": {"format": form, "offset": offset}}}
-    exec(code[0].removesuffix("def id_of"), names)
-    start = datetime.fromisoformat("1970-01-01T00:00Z")
+def test_the_python_scorer_reads_times(scorer, form, offset):
+    times = {"t": {"format": form, "offset": offset}}
+    serving = {"slots": {}, "numeric": {}, "data": {"missing": [""], "times": times}}
+    values = scorer.Values(serving, row_of=None)
     data = schema.Data(times={"t": schema.Time(format=form, offset=offset)})
     for value in TIMES[form]:
         expected = times_of(pa.array([value]), "t", data, lambda row: ("rows", row)).values[0]
-        seconds = (names["time_of"](value, "t") - start) / timedelta(microseconds=1)
-        assert seconds == expected, value
-    assert names["time_of"](None, "t") is None and names["time_of"](" ", "t") is None
+        microseconds = (values.time_of(value, "t") - scorer.EPOCH) / timedelta(microseconds=1)
+        assert microseconds == expected, value
+    assert values.time_of(None, "t") is None and values.time_of(" ", "t") is None
 
 
 @pytest.mark.long
-def test_the_scorer_of_the_page_notices(simple, cli):
+def test_the_python_scorer_notices(simple, cli):
     assert cli("export-embeddings", "output=run", "format=dictionary", cwd=simple).code == 0
     path = simple / "run/embeddings/golden.jsonl"
     lines = path.read_text().splitlines()
     wrong = json.loads(lines[7])
     wrong["logits"]["label"] += 0.001
     path.write_text("\n".join([*lines[:7], json.dumps(wrong), *lines[8:]]))
-    code, _, said = run_scorer(simple, "where rows are", "run/embeddings")
+    code, _, said = run_scorer(simple, "run/embeddings")
     assert code == 1 and said.endswith("golden.jsonl: 1 of 200 rows differ, first line 8\n")
 
 
 @needs_redis_server
 @pytest.mark.long
-def test_the_scorer_of_the_page_with_redis(simple, ran, server):
+def test_the_python_scorer_with_redis(simple, ran, server):
     ran("export-embeddings", "output=run", f"to={server.url}", cwd=simple)
-    code, _, said = run_scorer(simple, "where rows are, in Redis", server.url)
+    code, _, said = run_scorer(simple, server.url)
     assert code == 0, said
     artefacts = ["graph=run/graph", f"embeddings={server.url}"]
     ran("verify-serving", *artefacts, cwd=simple)
@@ -619,17 +612,13 @@ for line in sys.stdin:
 """
 
 
-def test_the_server_of_the_page(tmp_path):
+def test_the_server_example():
     """A program that answers line by line, behind HTTP; here not the C program but its like."""
-    [block] = re.findall(
-        r"^```python\n# server.py\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
-    )
-    (tmp_path / "server.py").write_text(block)
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
     program = [sys.executable, "-c", PROGRAM, "online/graph"]
     process = subprocess.Popen(
-        [sys.executable, tmp_path / "server.py", str(port), *program], stderr=subprocess.DEVNULL
+        [sys.executable, EXAMPLES / "server.py", str(port), *program], stderr=subprocess.DEVNULL
     )
     try:
         for body in (b"1\n\n2", b"3\n"):
