@@ -24,7 +24,7 @@ from tnctl.data.sources import RowCount, Source
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf, Slot
+from tnctl.schema import Cluster, Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import plan, row_life
 from tnctl.training.check import mistakes
@@ -175,17 +175,13 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     trained = trained_rows(conf.data.negatives, total, labels)
     groups = growth_of_groups(conf, sample, measured, trained)
     lives = lives_of_groups(conf, sample, model, groups, trained)
-    layout, dense, cluster = model.layout, model.dense, conf.cluster
+    layout, dense = model.layout, model.dense
     weights = sum(dense.sizes)
     dense_bytes = 4 * weights * (2 + len(dense.states))  # the optimizer's state, and gradients
     tables = {
         of_table.name: table_forecast(of_table, table, groups, lives)
         for of_table, table in zip(layout.tables, model.tables, strict=True)
     }
-    workers = None
-    if cluster.start is not None and cluster.workers is not None:
-        part = bytes_of_tables(tables) / (cluster.servers or cluster.workers)
-        workers = WorkerMemory(cluster.workers, part, dense_bytes, servers=cluster.servers)
     findings = Forecast(
         sample_rows=sample.batch.rows,
         skipped_rows=skipped.rows,
@@ -205,7 +201,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         dense_bytes=dense_bytes,
         batch=batch,
         days=days,
-        workers=workers,
+        workers=memory_of_workers(conf.cluster, tables, dense_bytes),
         precision=bfloat16_advice(conf.train, weights),
         warnings=[],
     )
@@ -329,6 +325,16 @@ def table_forecast(
 def bytes_of_tables(tables: Mapping[str, TableForecast]) -> Bounds:
     """The memory of all tables."""
     return sum((table.bytes for table in tables.values()), np.zeros(3))
+
+
+def memory_of_workers(
+    cluster: Cluster, tables: Mapping[str, TableForecast], dense_bytes: int
+) -> WorkerMemory | None:
+    """The memory of each of several workers; None of one process."""
+    if cluster.start is None or cluster.workers is None:
+        return None
+    part = bytes_of_tables(tables) / (cluster.servers or cluster.workers)
+    return WorkerMemory(cluster.workers, part, dense_bytes, servers=cluster.servers)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:

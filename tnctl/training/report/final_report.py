@@ -100,10 +100,7 @@ def write_report(
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
         recalibration=recalibrating.compared(model.recalibration, state) or None,
-        tables={
-            layout.name: TableSize(rows=held.rows, bytes=round(held.rows * row_bytes(table)))
-            for layout, table, held in zip(model.layout.tables, model.tables, tables, strict=True)
-        },
+        tables=sizes_of(model, tables),
         life=row_life.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
         by=by,
@@ -115,12 +112,25 @@ def write_report(
     )
     report = masked(replace(report, weak_points=weak_points(conf, report) or None))
     inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
+    write_files(conf, report, inputs, log)
+    return report
+
+
+def write_files(conf: Conf, report: Report, inputs: Sequence[InputRow], log: Log) -> None:
+    """Write report.html, and report.json last."""
     lines = [LogLine.of(event) for event in log.events]
     html = page.render(masked(conf.output), conf_to_json(conf), report, lines, inputs)
     log.flush()
     files.write_bytes(files.join(conf.output, run_folder.PAGE), html.encode())
     files.write_bytes(files.join(conf.output, run_folder.REPORT), report.to_bytes())
-    return report
+
+
+def sizes_of(model: Model, tables: Sequence[TableFigures]) -> dict[str, TableSize]:
+    """The rows of each table and their bytes, by its name."""
+    return {
+        layout.name: TableSize(rows=held.rows, bytes=round(held.rows * row_bytes(table)))
+        for layout, table, held in zip(model.layout.tables, model.tables, tables, strict=True)
+    }
 
 
 def timing_of(
