@@ -137,10 +137,8 @@ class Report:
     @classmethod
     def parse(cls, text: bytes) -> "Report":
         """The inverse of `to_bytes`. Raises DocumentError."""
-        values = documents.parse(dict[str, JsonValue], text)
-        metrics = {key: values[key] for key in values if key not in KEYS}
-        others = {key: value for key, value in values.items() if key in KEYS}
-        report = documents.parse(cls, json.dumps(others).encode())
+        report, values = documents.parse(cls, text), documents.parse(dict[str, JsonValue], text)
+        metrics = {key: value for key, value in values.items() if key not in KEYS}
         return dataclasses.replace(report, metrics=metrics)
 
     def to_bytes(self) -> bytes:
