@@ -249,7 +249,7 @@ def test_columns_of_other_data_are_not_in_the_table(runs, cli):
     other = {"data__train": "other.csv", "data__validation": "more.csv"}
     add_run(runs / "other", validation=[0.9], test=0.9, **other)
     done = cli("runs", "runs", cwd=runs.parent)
-    assert "runs differ in data.validation" in done.err
+    assert "runs differ in data.train, data.validation" in done.err
     heading = done.out.splitlines()[0].split()
     assert "train" in " ".join(heading) and not any(word.startswith("slots") for word in heading)
     assert "more keys differ; --json has all" in done.err
