@@ -32,7 +32,8 @@ from benchmarks import timing
 from benchmarks.workload import FOLDER
 from tnctl.data.sources import Source
 from tnctl.evaluation.metrics import auc
-from tnctl.training.search import refit, search_loop
+from tnctl.training import run_folder
+from tnctl.training.search import search_loop
 
 OUTPUT = FOLDER / "adult-search"
 SPLIT = ("data.split.validation=0.1",)
@@ -92,9 +93,11 @@ def of_tnctl(data: list[str], trials: int, seeds: Sequence[int]) -> tuple[float,
     print(line)
     command = shlex.split(line)[2:]
     study = optuna.load_study(study_name="sweep", storage=journal(OUTPUT / "search/sweep.journal"))
-    report = search_loop.report_of(f"{OUTPUT}/search", study.best_trial.number)
+    report = run_folder.finished(
+        f"{OUTPUT}/search/{search_loop.folder_of(study.best_trial.number)}"
+    )
     whole = [
-        "data.split.validation=0", f"train.epochs={refit.passes_of_best(report)}",
+        "data.split.validation=0", f"train.epochs={search_loop.passes_of_best(report)}",
         "evaluation.patience=null", "evaluation.every_steps=null", "evaluation.keep=last",
     ]  # fmt: skip
     names = {word.partition("=")[0] for word in (*whole, "output=")}

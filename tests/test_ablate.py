@@ -241,7 +241,10 @@ def test_noise_is_worth_nothing_and_planted_inputs_come_in_their_order(tmp_path,
     write_planted(tmp_path / "train.csv", 30_000, seed=0)
     write_planted(tmp_path / "validation.csv", 50_000, seed=1)
     done = ran("train", "conf=planted.yaml", "output=run", cwd=tmp_path)
-    lost = json.loads((tmp_path / "run/report.json").read_text())["importance"]
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    lost, page = report["importance"], (tmp_path / "run/report.html").read_text()
+    assert report["importance_of"] == "auc on data.validation"
+    assert all(f">{value:+.5f}<" in page for value in lost.values())
     for name in ("noise", "noise_number", "noise_a"):
         assert abs(lost[name]) < 0.002, (name, lost)
     assert lost["strong"] > lost["a_b"] > lost["middle"] > lost["weak"] > 0.005

@@ -79,32 +79,28 @@ def held(sample):
     return labels
 
 
+def sampled(monkeypatch, sample, rows, window):
+    """A sample of `rows` numbers, read in windows; each row takes 10 bytes."""
+    monkeypatch.setattr(baseline, "cost", lambda batch: 10 * batch.rows)
+    for first in range(0, rows, window):
+        sample.add(numbered(first, min(first + window, rows)))
+        assert sample.rows * 10 <= sample._budget
+    sample.finish()
+    assert sample.rows_seen == rows
+    return held(sample) if sample.rows else []
+
+
 @pytest.mark.parametrize(("most", "kept"), [(None, 1000), (1000, 1000), (100, 100), (1, 1)])
-def test_a_sample_of_so_many_rows(most, kept):
-    sample = RowSample(3, math.inf, most, lambda batch: batch.rows)
-    for first in range(0, 1000, 70):
-        sample.add(numbered(first, min(first + 70, 1000)))
-    sample.finish()
-    assert (sample.rows, sample.rows_seen) == (kept, 1000)
-    assert held(sample) == lowest(3, 1000, kept)
+def test_a_sample_has_the_lowest_hashes(monkeypatch, most, kept):
+    sample = RowSample(3, math.inf, most)
+    assert sampled(monkeypatch, sample, 1000, 70) == lowest(3, 1000, kept)
 
 
-def test_a_sample_of_so_many_bytes():
-    sample = RowSample(5, 3000, None, lambda batch: 10 * batch.rows)
-    for first in range(0, 2000, 130):
-        sample.add(numbered(first, min(first + 130, 2000)))
-        assert sample.rows <= 300
-    sample.finish()
-    assert 100 <= sample.rows <= 300
-    assert held(sample) == lowest(5, 2000, sample.rows)
-    assert held(sample) != lowest(6, 2000, sample.rows)
-
-
-def test_a_sample_without_room():
-    sample = RowSample(1, 0, None, lambda batch: batch.rows)
-    sample.add(numbered(0, 50))
-    sample.add(numbered(50, 60))
-    assert (sample.rows, sample.rows_seen) == (0, 60)
+@pytest.mark.parametrize(("budget", "least"), [(3000, 100), (0, 0)])
+def test_a_sample_fits_into_its_bytes(monkeypatch, budget, least):
+    rows = sampled(monkeypatch, RowSample(5, budget, None), 2000, 130)
+    assert len(rows) >= least and rows == lowest(5, 2000, len(rows))
+    assert not rows or rows != lowest(6, 2000, len(rows))
 
 
 def frequencies(rows):

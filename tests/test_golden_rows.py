@@ -25,8 +25,8 @@ from tnctl.data.sources import Source
 from tnctl.data.statistics import measure
 from tnctl.data.windows import windows
 from tnctl.errors import Failure
-from tnctl.evaluation.golden_rows import GoldenRows
 from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.predictions import GoldenRows
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.serving import graph_inputs
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry

@@ -15,7 +15,7 @@ from tnctl.errors import UserError
 from tnctl.model.recipe_settings import defaults_of
 from tnctl.schema import keys
 from tnctl.schema import values as values_module
-from tnctl.training.search import study
+from tnctl.training.search import search_loop
 
 GOLDEN = Path(__file__).parent / "golden"
 SAVED = {
@@ -139,7 +139,7 @@ def test_a_search_whose_conf_lacks_keys_goes_on():
     kept = copy.deepcopy(wanted)
     for key in ("crosses", "slots.a.keep", "train.epochs", "recipe.layers"):
         without(kept["conf"], key)
-    study.refuse_other_search(kept, wanted)
+    search_loop.refuse_other_search(kept, wanted)
     changed = {**wanted, "conf": {**values, "train": {**values["train"], "epochs": 2}}}
     with pytest.raises(UserError, match=r"these differ: train\.epochs\."):
-        study.refuse_other_search(kept, changed)
+        search_loop.refuse_other_search(kept, changed)

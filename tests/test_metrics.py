@@ -138,14 +138,7 @@ def test_a_group_counts_as_often_as_it_has_examples():
     assert metrics.gauc(scores, labels, groups) == (2 * 1 + 4 * 0) / 6
 
 
-def test_logloss_and_means():
-    logits, labels, weights, _ = examples()
-    assert metrics.logloss(logits, labels) == pytest.approx(
-        slow_logloss(logits, labels, None), rel=1e-12
-    )
-    assert metrics.logloss(logits, labels, weights) == pytest.approx(
-        slow_logloss(logits, labels, weights.astype(float)), rel=1e-12
-    )
+def test_logloss_of_extreme_logits():
     extreme = np.array([1000, -1000, 0], np.float32)
     assert metrics.logloss(extreme, np.array([0, 1, 1.0])) == pytest.approx(
         (2000 + math.log(2)) / 3
@@ -154,12 +147,6 @@ def test_logloss_and_means():
 
 
 def test_normalised_entropy():
-    logits, labels, weights, _ = examples()
-    for weight in (None, weights):
-        w = None if weight is None else weight.astype(float)
-        assert metrics.normalised_entropy(logits, labels, weight) == pytest.approx(
-            slow_ne(logits, labels, w), rel=1e-12
-        )
     # To predict the base rate is worth 1, whatever it is, and to know all is worth 0.
     for clicks in (1, 3, 40, 99):
         labels = (np.arange(100) < clicks).astype(np.float32)
@@ -204,7 +191,7 @@ def test_all_figures_of_a_head(weighted, squared):
     if squared:
         del expected["logloss"], expected["ne"]
     del figures["calibration"]
-    assert figures == pytest.approx(expected)
+    assert figures == pytest.approx(expected, rel=1e-11)
     assert all(type(value) is float for value in figures.values())
 
 

@@ -73,17 +73,13 @@ def test_every_format_and_window_says_the_same(run_copy, cli):
         assert float(row["prediction"]) == expected["prediction"]
 
 
-def test_other_files_and_storages(run_copy, cli):
-    predicted(cli, run_copy, "data.test=validation.csv", "to=memory://scores/a.parquet")
+def test_validation_data_and_other_storages(run_copy, cli):
+    done = predicted(cli, run_copy, "data.test=null", "to=memory://scores/a.parquet")
+    assert "900 predictions of data.validation by the model of step 12" in done.err
     import fsspec
 
     with fsspec.open("memory://scores/a.parquet") as stream:
         assert pq.read_table(stream).num_rows == 900
-
-
-def test_without_test_data_validation_data_is_scored(run_copy, cli):
-    done = predicted(cli, run_copy, "data.test=null")
-    assert "900 predictions of data.validation by the model of step 12" in done.err
 
 
 def test_what_is_asked_wrongly_is_one_line(trained, cli):

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tnctl.training.report.markup import Markup, fill, fragments
-from tnctl.training.report.page import InputRow, render
+from tnctl.training.report.page import InputRow, Markup, fill, fragments, render
 from tnctl.training.report.report_document import LogLine, Report
 
 EVIL = "<script>alert('x')</script>&\"'"
@@ -107,9 +106,9 @@ def events():
 
 
 INPUTS = [
-    InputRow(EVIL, "slot", 0.9, 1.5, "shared", 1000, 40_000, 0.25, 0.01),
-    InputRow("page", "slot", 1.0, 1.0, "shared", 1000, 40_000, 0.25, -0.0001),
-    InputRow("price", "number", 0.5, None, None, None, None, None, 0.002),
+    InputRow(EVIL, "slot", 0.9, 1.5, 1000, 40_000, 0.25, 0.01, "shared"),
+    InputRow("page", "slot", 1.0, 1.0, 1000, 40_000, 0.25, -0.0001, "shared"),
+    InputRow("price", "number", 0.5, None, None, None, None, 0.002),
 ]
 
 
@@ -193,8 +192,7 @@ def test_a_runs_page(trained):
     html = (run / "report.html").read_text()
     seen = checked(html)
     content = json.loads((run / "report.json").read_text())
-    for words in (f"{content['auc']:.5f}", "user_id", "interests", "quality", "(shared)",
-                  "embedding4"):  # fmt: skip
+    for words in (f"{content['auc']:.5f}", "user_id", "interests", "quality", "(shared)"):
         assert words in seen.text, words
     # One point of the curves for every ten steps, and the evaluation.
     tree = ElementTree.fromstring(html)
@@ -204,15 +202,3 @@ def test_a_runs_page(trained):
     assert [at[2:] for at in validation["at"]] == [
         [12, content["epochs"][0]["validation"]["logloss"]]
     ]
-
-
-def test_importance_on_the_page(workspace, ran):
-    ran("train", "conf=small.yaml", "output=run", "evaluation.ablate=true", cwd=workspace)
-    content = json.loads((workspace / "run/report.json").read_text())
-    inputs = ["user_id", "item_id", "device", "region", "interests", "price_range", "price",
-              "quality"]  # fmt: skip
-    assert sorted(content["importance"]) == sorted(inputs)
-    assert content["importance_of"] == "auc on data.validation"
-    seen = checked((workspace / "run/report.html").read_text())
-    for name, lost in content["importance"].items():
-        assert f"{lost:+.5f}" in seen.text, name

@@ -224,20 +224,6 @@ def test_without_validation_the_names_order_them_and_a_line_says_so(tmp_path, ra
     assert "no run has auc on data.validation" in done.line
 
 
-def test_runs_on_other_data_are_pointed_out(runs, cli):
-    add_run(runs / "other", validation=[0.9], test=0.9, data__validation="other.csv")
-    done = cli("runs", "runs", cwd=runs.parent)
-    assert "runs differ in data.validation" in done.line
-
-
-def test_runs_of_other_labels_are_not_compared(tmp_path):
-    for name, positive, auc in (("a", "yes", 0.7), ("b", "no", 0.9), ("c", "yes", 0.6)):
-        add_run(tmp_path / name, validation=[auc], data__label__positive=[positive])
-    compared = comparison.compare(str(tmp_path))
-    assert [run.name for run in compared.runs] == ["b", "a", "c"]
-    assert "runs differ in data.label.positive" in compared.notes()[0]
-
-
 def test_runs_on_the_same_data_are_together(tmp_path):
     places = {"a": ("v1", 0.9), "b": ("v2", 0.8), "c": ("v1", 0.6), "d": ("v2", 0.7)}
     for name, (validation, auc) in places.items():
@@ -251,11 +237,19 @@ def test_runs_on_the_same_data_are_together(tmp_path):
     [note] = compared.notes()
     differ = note.partition(":")[0].removeprefix("runs differ in ").split(", ")
     assert set(differ) == {"data.train", "data.validation", "data.root", "data.split.validation"}
+    # Other labels are other data too.
+    for name, positive, auc in (("a", "yes", 0.7), ("b", "no", 0.9), ("c", "yes", 0.6)):
+        add_run(tmp_path / "labels" / name, validation=[auc], data__label__positive=[positive])
+    compared = comparison.compare(str(tmp_path / "labels"))
+    assert [run.name for run in compared.runs] == ["b", "a", "c"]
+    assert "runs differ in data.label.positive" in compared.notes()[0]
 
 
 def test_columns_of_other_data_are_not_in_the_table(runs, cli):
-    add_run(runs / "other", validation=[0.9], test=0.9, data__train="other.csv")
+    other = {"data__train": "other.csv", "data__validation": "more.csv"}
+    add_run(runs / "other", validation=[0.9], test=0.9, **other)
     done = cli("runs", "runs", cwd=runs.parent)
+    assert "runs differ in data.train, data.validation" in done.err
     heading = done.out.splitlines()[0].split()
     assert "train" in " ".join(heading) and not any(word.startswith("slots") for word in heading)
     assert "more keys differ; --json has all" in done.err
@@ -320,14 +314,7 @@ def test_damage_and_what_is_no_run(runs, ran):
     assert by_name["sweep/seed=2"]["validation"]["auc"] == 0.74
     assert "new_key" in by_name["sweep/seed=3"]["problem"]
     assert by_name["begun"]["problem"] == "no checkpoint yet"
-    assert set(by_name) == {
-        "wide",
-        "going",
-        "sweep/seed=1",
-        "sweep/seed=2",
-        "sweep/seed=3",
-        "begun",
-    }
+    assert set(by_name) == {"wide", "going", "begun", *(f"sweep/seed={seed}" for seed in (1, 2, 3))}
     assert sorted(line.split(":")[0] for line in content["skipped"]) == [
         "skipped json", "skipped text", "skipped theirs",
     ]  # fmt: skip
@@ -401,10 +388,8 @@ def test_differing_keys_against_flat_confs():
     ]
     assert comparison.differing(confs) == ["b.x", "b.z", "c"]
     assert comparison.differing(confs[:1] * 2) == []
-    values = [comparison.value_at(conf, "b.z") for conf in confs]
-    assert values == [comparison.ABSENT, 0, comparison.ABSENT]
+    values = [comparison.values_at(conf, ["b.z", "a.x"]) for conf in confs]
+    assert values == [{}, {"b.z": 0}, {}]
     assert comparison.short_names(["seed", "a.b.c", "x.b.c", "recipe.name", "o.d.name"]) == [
         "seed", "a.b.c", "x.b.c", "recipe.name", "d.name"
     ]  # fmt: skip
-    whole = comparison.without(confs[0], {"b.x", "output"})
-    assert whole == {"a": 1, "b": {"y": None}}

@@ -17,9 +17,8 @@ from tnctl.checkpoint.document import Evaluation
 from tnctl.errors import Failure, UserError
 from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.search import search_loop
-from tnctl.training.search.search_loop import Settings, Space, Trials, search
-from tnctl.training.search.search_parameters import Parameter
-from tnctl.training.search.study import ATTRIBUTE, storage_at
+from tnctl.training.search.search_confs import Parameter, Space
+from tnctl.training.search.search_loop import ATTRIBUTE, Settings, Trials, search, storage_at
 
 PARAMETERS = (
     Parameter(key="rate", kind="float", low=1e-4, high=1.0, log=True),

@@ -7,7 +7,7 @@ from test_sweeps import refused_before_training
 
 from tnctl.cli.compose import conf_file
 from tnctl.cli.search import command, parameters_of
-from tnctl.training.search.search_parameters import Parameter
+from tnctl.training.search.search_confs import Parameter
 
 FORMS = [
     ("train.batch_size=256,1024", {"kind": "choice", "choices": ("256", "1024")}),

@@ -9,8 +9,8 @@ from conftest import copy_workspace
 
 from tnctl.errors import Failure
 from tnctl.evaluation import metrics
-from tnctl.evaluation.metrics import HeadExamples
-from tnctl.evaluation.value_figures import MOST_VALUES, by_value, texts_of
+from tnctl.evaluation.metrics import HeadExamples, Scored
+from tnctl.evaluation.split_scoring import MOST_VALUES, by_value, texts_of
 
 TRAIN = [
     "train", "conf=small.yaml", "recipe=lr", "train.batch_size=512", "evaluation.ablate=false",
@@ -26,7 +26,8 @@ def test_each_value_has_the_metrics_of_its_rows(weighted):
     logits = random.normal(-1, 1, 5000).astype(np.float32)
     labels = (random.random(5000) < 0.3).astype(np.float32)
     weights = random.random(5000).astype(np.float32) if weighted else None
-    of = by_value(HeadExamples(logits, labels, weights), pa.chunked_array([texts[:9], texts[9:]]))
+    scored = Scored(["label"], logits[:, None], labels[:, None], weights)
+    of = by_value(scored, pa.chunked_array([texts[:9], texts[9:]]))
     assert len(of) == MOST_VALUES + 1 and sum(value.examples for value in of) == 5000
     counts = [value.examples for value in of[:-1]]
     assert counts == sorted(counts, reverse=True) and of[-1].value is None

@@ -11,7 +11,7 @@ from tnctl.checkpoint.document import Epoch
 from tnctl.evaluation import metrics
 from tnctl.evaluation.metrics import HeadExamples, Scored
 from tnctl.training.report.final_report import error_of_auc, weak_points
-from tnctl.training.report.report_document import Baseline, Best, Report, Timing
+from tnctl.training.report.report_document import BaselineFigures, Best, Report, Timing
 
 
 def conf_of(**evaluation):
@@ -71,7 +71,7 @@ def test_rows_that_are_memorised():
 
 @pytest.mark.parametrize(("auc", "lines"), [(0.95, 1), (0.70, 0)])
 def test_a_baseline_that_is_better(auc, lines):
-    trees = Baseline(
+    trees = BaselineFigures(
         library="LightGBM", rows=1, rows_seen=1, columns=1, categorical=0, trees=1,
         test={"auc": auc, "logloss": 0.5},
     )  # fmt: skip

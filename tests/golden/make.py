@@ -135,8 +135,8 @@ def save(model: Any, folder: str) -> None:
     """The checkpoint of a trained model."""
     from tnctl.checkpoint import staging
     from tnctl.checkpoint.document import Clock, Metrics, Position
-    from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
+    from tnctl.evaluation.predictions import GoldenRows
 
     staging.save(
         model,
@@ -159,8 +159,8 @@ def chain(values: dict[str, Any]) -> list[str]:
     from tnctl.data.batches import taken
     from tnctl.data.sources import Source
     from tnctl.data.windows import windows
-    from tnctl.evaluation.golden_rows import GoldenRows
     from tnctl.evaluation.inference import Inference
+    from tnctl.evaluation.predictions import GoldenRows
     from tnctl.evaluation.split_scoring import features_of
     from tnctl.model import building
     from tnctl.model.layout import slot_plans

@@ -233,7 +233,7 @@ class Run:
         split = split_given(self._conf.data, "evaluate on")
         with self._tensorflow():
             from tnctl.documents import plain
-            from tnctl.evaluation.value_figures import figures_by_value
+            from tnctl.evaluation.split_scoring import figures_by_value
             from tnctl.progress import waiting
 
             reader = self._reader

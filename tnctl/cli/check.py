@@ -11,7 +11,6 @@ from tnctl.model.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.data.id_growth import Growth
     from tnctl.training.check.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")
@@ -57,14 +56,17 @@ def described(findings: "Forecast") -> dict[str, Any]:
             values["workers"]["bytes_of_server"] = bounded(*each.bytes_of_server)
         else:
             del values["workers"]["servers"], values["workers"]["server_bytes"]
-    rows = findings.rows
-    values["rows"] = rows and bounded(rows.estimate, rows.low, rows.high)
+    values["rows"] = findings.rows and bounded(*findings.rows)
     values["groups"] = {
-        name: {"distinct": ids.now, "exponent": ids.exponent, "at_end": at_end_of(ids)}
+        name: {
+            "distinct": ids.now,
+            "exponent": ids.exponent,
+            "at_end": bounded(ids.end, ids.low, ids.high),
+        }
         for name, ids in findings.groups.items()
     }
     values["lives"] = {
-        name: {"rules": life.rules, "ids": at_end_of(life.ids), "rows": at_end_of(life.rows)}
+        name: {"rules": life.rules, "ids": bounded(*life.ids), "rows": bounded(*life.rows)}
         for name, life in findings.lives.items()
     }
     values["tables"] = {
@@ -79,13 +81,9 @@ def described(findings: "Forecast") -> dict[str, Any]:
     }
     for key, first in (("x", "column"), ("sequences", "length")):
         values[key] = [
-            {"input": name, first: number, "width": width} for name, number, width in values[key]
+            {"input": name, first: value, "width": width} for name, value, width in values[key]
         ]
     return values
-
-
-def at_end_of(ids: "Growth") -> dict[str, float]:
-    return bounded(ids.end, ids.low, ids.high)
 
 
 def bounded(estimate: float, low: float, high: float) -> dict[str, float]:
@@ -211,8 +209,8 @@ def show_lives(findings: "Forecast") -> None:
         alike.setdefault(tuple(life.rules), []).append(name)
     for rules, names in alike.items():
         say(f"life of {', '.join(names)}:", *(f"  {rule}" for rule in rules))
-        ids = sum(findings.lives[name].ids.end for name in names)
-        rows = sum(findings.lives[name].rows.end for name in names)
+        ids = sum(findings.lives[name].ids[0] for name in names)
+        rows = sum(findings.lives[name].rows[0] for name in names)
         if rows < ids:
             say(f"  -> rows for about {short(rows)} of {short(ids)} ids, before others are removed")
     for name, of_table in findings.tables.items():

@@ -12,7 +12,7 @@ def run(given: list[str]) -> int:
     """Print the metrics of a checkpoint as one JSON object."""
     opened, taken = chosen(given, TAKES, takes_cluster=True)
     from tnctl.data import column_names, sources
-    from tnctl.evaluation.value_figures import columns_of
+    from tnctl.evaluation.split_scoring import columns_of
 
     conf = opened.conf
     columns = [*column_names.columns_read(conf), *columns_of(conf).values()]

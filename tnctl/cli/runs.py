@@ -1,13 +1,13 @@
 """`tnctl runs`: the runs of a folder or URL side by side, as a table or JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tnctl.cli.printing import print_json, table, urls_and_json
 from tnctl.errors import refuse_if
 
 if TYPE_CHECKING:
-    from tnctl.training.comparison import Comparison, RunSummary, Spread
+    from tnctl.training.comparison import RunComparison, RunSummary, Spread
 
 TAKES = ("metric",)
 USAGE = """[FOLDER|URL] [metric=NAME] [--json]
@@ -35,7 +35,7 @@ def run(given: list[str]) -> int:
     return 0
 
 
-def show(comparison: "Comparison") -> None:
+def show(comparison: "RunComparison") -> None:
     """The tables on the standard output; what is not listed, in lines on standard error."""
     from tnctl.progress import clock, say, size
     from tnctl.training.comparison import short_names
@@ -50,7 +50,7 @@ def show(comparison: "Comparison") -> None:
         rows.append(
             [
                 entry.name,
-                *("?" if values is None else in_table(values[key]) for key in keys),
+                *(in_table(values, key) for key in keys),
                 *("-" if value is None else f"{value:.5f}" for value in metrics),
                 "-" if entry.seconds is None else clock(entry.seconds),
                 "-" if entry.rows is None else f"{entry.rows:,}",
@@ -69,7 +69,7 @@ def show(comparison: "Comparison") -> None:
             spreads = [getattr(group, split).get(name) for split, name in columns]
             seeds = ", ".join(map(str, group.seeds))
             rows.append(
-                [seeds, *(in_table(values[key]) for key in others), *map(spread_text, spreads)]
+                [seeds, *(in_table(values, key) for key in others), *map(spread_text, spreads)]
             )
         table("", ["over seeds", *short_names(others), *heads], rows)
     if left_out := len(comparison.keys) - len(keys):
@@ -89,11 +89,13 @@ def keys_in_table(keys: Sequence[str]) -> list[str]:
     return sorted(keys, key=lambda key: sections[key] in ("data", *INPUTS))[:KEYS_SHOWN]
 
 
-def in_table(value: Any) -> str:
-    """A value of a conf, cut where it is long."""
+def in_table(values: Mapping[str, Any] | None, key: str) -> str:
+    """The value of a key, cut where it is long; of a run without a conf `?`."""
     from tnctl.training.comparison import value_text
 
-    text = value_text(value)
+    if values is None or key not in values:
+        return "?" if values is None else "-"
+    text = value_text(values[key])
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 

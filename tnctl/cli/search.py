@@ -15,7 +15,7 @@ from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
 from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
-from tnctl.training.search.search_parameters import Parameter, words
+from tnctl.training.search.search_confs import Parameter, Space, conf_of_all_data, words
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -39,7 +39,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Line:
+class SearchCommand:
     """A command line: its overrides, with a Parameter in the place of each that is searched."""
 
     path: Path
@@ -66,7 +66,7 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     refuse_if(options.show, "--cfg job shows one conf: leave -m out")
     refuse_if("accept" in taken, "accept= is for days, which sweep.trials does not take")
     mixed, parameters = parameters_of(path, overrides)
-    line, refits = Line(path, mixed), arguments.flag(taken, "sweep.refit")
+    line, refits = SearchCommand(path, mixed), arguments.flag(taken, "sweep.refit")
     trials = bounded(taken, "sweep.trials", 1, MOST_TRIALS)
     seed = bounded(taken, "sweep.seed", 0, LARGEST_SEED)
     prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
@@ -74,12 +74,12 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
     quiet_tensorflow()
     from tnctl.training.report.terminal_tables import show_report
-    from tnctl.training.search import refit, search_loop
+    from tnctl.training.search import search_loop
 
-    space = search_loop.Space(parameters, line.conf)
+    space = Space(parameters, line.conf)
     first = space.first()
     if refits:
-        refit.conf_of_all_data(first, 1)
+        conf_of_all_data(first, 1)
     storage, overwrite = taken.get("sweep.storage"), arguments.flag(taken, "overwrite")
     settings = search_loop.Settings(trials, seed, prune, storage, overwrite, golden)
     summary, code = search_loop.search(space, settings)
@@ -96,9 +96,9 @@ def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> i
     if refits and code:
         progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")
     elif refits:
-        passes = refit.passes_of_best(search_loop.report_of(first.output, best.number))
-        report = refit.refit(line.conf(texts), first.output, best.number, passes, golden)
-        show_report(files.join(first.output, refit.folder_of(best.number)), report)
+        conf = line.conf(texts)
+        folder, report = search_loop.refit(conf, first.output, best.number, golden)
+        show_report(folder, report)
     return code
 
 
@@ -112,7 +112,7 @@ def bounded(taken: dict[str, str], key: str, least: int, most: int) -> int:
     return value
 
 
-def check_values(line: Line, parameters: list[Parameter]) -> None:
+def check_values(line: SearchCommand, parameters: list[Parameter]) -> None:
     """Compose the conf with each value by itself, and the first of the others. Raises UserError."""
     first = {parameter.key: parameter.tested()[0] for parameter in parameters}
     tested = (

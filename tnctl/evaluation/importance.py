@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch, batches, joined
 from tnctl.data.column_names import slot_column, value_columns
-from tnctl.data.sources import window_rows
+from tnctl.data.read_ahead import ReadAhead
+from tnctl.data.sources import Source
+from tnctl.data.windows import windows
 from tnctl.evaluation.metrics import METRICS, HeadExamples, Metric
-from tnctl.evaluation.split_scoring import labelled_heads, score, unshuffled
+from tnctl.evaluation.split_scoring import features_of, labelled_heads, score
 from tnctl.model.layout import EMBEDDING, Layout
 from tnctl.model.parameter_tables import ParameterTables, TableFigures, table_figures
 from tnctl.schema import Conf
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 # Logits that are kept at a time: for more inputs, the data is read again.
 FLOATS_KEPT = 1 << 28
+WINDOWS_AHEAD = 1
 MEASURED_SPLITS = ("validation", "test")  # the first that is given
 SHUFFLES = 0x73687566666C6573  # "shuffles", so that training draws no order like these
 
@@ -72,7 +75,7 @@ def permutation_importance(
     AUC, and with train.loss=mse no logloss.
     """
     model, layout = inference.model, inference.model.layout
-    examples = score(inference, conf, split, limit).of_head(0)
+    examples = score(inference, conf, split, limit=limit).of_head(0)
     metric, whole = _defined(examples)
     together = shuffled_together(model.conf, [*layout.slots, *layout.numeric])
     groups = list(dict.fromkeys(together.values()))
@@ -118,7 +121,8 @@ def _logits_shuffled(
     [(_, main_head, _), *_] = labelled_heads(inference.model)
     layout = inference.model.layout
     parts: list[list[NDArray[np.float32]]] = [[] for _ in groups]
-    with unshuffled(conf, inference.model, split, limit) as ahead:
+    read = windows(Source(conf, split), features_of(conf, inference.model), limit=limit)
+    with ReadAhead(read, WINDOWS_AHEAD) as ahead:
         for batch, donor in _with_donors(ahead, conf):
             for names, logits_of_batches in zip(groups, parts, strict=True):
                 logits = inference(exchanged(batch, donor, layout, names))[:, main_head]
@@ -127,10 +131,9 @@ def _logits_shuffled(
     return [np.concatenate(logits_of_batches) for logits_of_batches in parts]
 
 
-def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Batch]]:
+def _with_donors(ahead: Iterable[Batch], conf: Conf) -> Iterator[tuple[Batch, Batch]]:
     """Every batch, and the rows of its window whose values its rows get, drawn without repeats."""
-    size = window_rows(conf.data.window, conf.train.batch_rows)
-    for index, window in enumerate(_windows(ahead, size)):
+    for index, window in enumerate(ahead):
         in_file_order = np.arange(window.rows, dtype=np.uint32)
         drawn = c_columns.permutation(conf.seed, SHUFFLES, index, window.rows)
         yield from zip(
@@ -138,20 +141,6 @@ def _with_donors(ahead: Iterator[Batch], conf: Conf) -> Iterator[tuple[Batch, Ba
             batches(window, drawn, conf.train.batch_rows),
             strict=True,
         )
-
-
-def _windows(ahead: Iterator[Batch], size: int) -> Iterator[Batch]:
-    """Batches joined to windows of `size` rows, a multiple of theirs; the last may have fewer."""
-    parts: list[Batch] = []
-    rows = 0
-    for batch in ahead:
-        parts.append(batch)
-        rows += batch.rows
-        if rows >= size:
-            yield joined(parts)
-            parts, rows = [], 0
-    if parts:
-        yield joined(parts)
 
 
 def exchanged(batch: Batch, donor: Batch, layout: Layout, names: AbstractSet[str]) -> Batch:
@@ -167,35 +156,20 @@ def exchanged(batch: Batch, donor: Batch, layout: Layout, names: AbstractSet[str
         column, width = layout.numeric_columns[name]
         of_input = slice(column - layout.numeric_at, column - layout.numeric_at + width)
         changed.numeric[:, of_input] = donor.numeric[:, of_input]
+    both = joined([batch, donor])
     for index, table in enumerate(layout.tables):
         if names.isdisjoint(table.slots):
             continue
-        moved = np.repeat([slot in names for slot in table.slots], table.spreads)
-        _exchange_cells(changed, donor, index, np.tile(moved, batch.rows))
+        is_moved = np.repeat([slot in names for slot in table.slots], table.spreads)
+        cells = np.arange(batch.rows * table.cells, dtype=np.uint32)
+        cells[np.tile(is_moved, batch.rows)] += np.uint32(len(cells))
+        changed.ids[index], changed.offsets[index], changed.weights[index] = c_columns.take(
+            both.ids[index], both.offsets[index], 1, cells, both.weights[index]
+        )
     return changed
 
 
-def _exchange_cells(changed: Batch, donor: Batch, index: int, moved: NDArray[np.bool_]) -> None:
-    """Put the donor's ids and weights into the cells of a table that are `moved` [cells]."""
-    kept, given = np.diff(changed.offsets[index]), np.diff(donor.offsets[index])
-    lengths = np.where(moved, given, kept)
-    # Of all ids: which of the batch are kept, which of the donor are taken, where these come.
-    stays, taken = np.repeat(~moved, kept), np.repeat(moved, given)
-    places = np.repeat(moved, lengths)
-
-    def mixed(of_batch: NDArray[Any], of_donor: NDArray[Any]) -> NDArray[Any]:
-        result = np.empty(len(places), of_batch.dtype)
-        result[places], result[~places] = of_donor[taken], of_batch[stays]
-        return result
-
-    weights, donor_weights = changed.weights[index], donor.weights[index]
-    changed.ids[index] = mixed(changed.ids[index], donor.ids[index])
-    if weights is not None and donor_weights is not None:
-        changed.weights[index] = mixed(weights, donor_weights)
-    changed.offsets[index] = np.append(0, np.cumsum(lengths)).astype(np.uint32)
-
-
-class Source(NamedTuple):
+class ColumnPart(NamedTuple):
     """A column, or the part of a time column that one input alone reads, such as the hour."""
 
     column: str
@@ -216,17 +190,19 @@ def shuffled_together(conf: Conf, names: Iterable[str]) -> dict[str, frozenset[s
     }
 
 
-def _sources(conf: Conf, name: str) -> frozenset[Source]:
+def _sources(conf: Conf, name: str) -> frozenset[ColumnPart]:
     """Everything that an input's values are read from; the weights of values are not among it."""
     if (numeric := conf.numeric.get(name)) is not None:
         if numeric.since is not None or numeric.since_column is not None:
-            return frozenset({Source(numeric.column or name, name)})
-        return frozenset(map(Source, value_columns(name, numeric)))
+            return frozenset({ColumnPart(numeric.column or name, name)})
+        return frozenset(map(ColumnPart, value_columns(name, numeric)))
     slot = conf.slots[name]
     if slot.cross is None:
-        return frozenset({Source(slot_column(name, slot), name if slot.kind.of_times else None)})
+        return frozenset(
+            {ColumnPart(slot_column(name, slot), name if slot.kind.of_times else None)}
+        )
     of_parts = (
-        _sources(conf, part) if part in conf.slots else {Source(part)} for part in slot.cross
+        _sources(conf, part) if part in conf.slots else {ColumnPart(part)} for part in slot.cross
     )
     return frozenset().union(*of_parts)
 
@@ -277,8 +253,8 @@ def rows_and_bytes(
     sizes = {}
     for layout, table, figures in zip(model.layout.tables, model.tables, tables, strict=True):
         names = list(layout.groups)
-        for slot, number in zip(layout.slots, layout.group_of, strict=True):
-            rows = figures.groups[names[number]].rows
+        for slot, group in zip(layout.slots, layout.group_of, strict=True):
+            rows = figures.groups[names[group]].rows
             sizes[slot] = rows, round(rows * row_bytes(table))
     return sizes
 
@@ -302,7 +278,7 @@ def norm_sums(model: ParameterTables) -> dict[str, NormSum]:
             continue
         groups, norms = sampled_norms(table)
         counts, sums = np.bincount(groups), np.bincount(groups, norms)
-        for slot, number in zip(layout.slots, layout.group_of, strict=True):
-            if number < len(counts) and counts[number]:
-                norms_of_slots[slot] = NormSum(int(counts[number]), float(sums[number]))
+        for slot, group in zip(layout.slots, layout.group_of, strict=True):
+            if group < len(counts) and counts[group]:
+                norms_of_slots[slot] = NormSum(int(counts[group]), float(sums[group]))
     return norms_of_slots

@@ -7,7 +7,7 @@ them, as TensorNet's does. A metric that these examples do not define is None.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -341,9 +341,10 @@ METRICS = {
 }
 
 
-def of_head(head: HeadExamples) -> dict[str, Any]:
-    """All metrics that exist of a head's examples, by name."""
-    return {name: metric.value(head) for name, metric in METRICS.items() if metric.exists(head)}
+def of_head(head: HeadExamples, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """All metrics, or those named, that exist of a head's examples, by name."""
+    metrics = [METRICS[name] for name in names or METRICS]
+    return {metric.name: metric.value(head) for metric in metrics if metric.exists(head)}
 
 
 def main_metrics(metrics: Mapping[str, Any]) -> list[tuple[Metric, float | None]]:
@@ -388,10 +389,10 @@ class Scored:
         }
         return replace(self, judged=None, **arrays)
 
-    def of_head(self, number: int) -> HeadExamples:
+    def of_head(self, index: int) -> HeadExamples:
         """The examples of one head, contiguous."""
         logits, labels = (
-            np.ascontiguousarray(array[:, number]) for array in (self.logits, self.labels)
+            np.ascontiguousarray(array[:, index]) for array in (self.logits, self.labels)
         )
         return HeadExamples(logits, labels, self.weight, self.group, self.squared)
 
@@ -400,7 +401,7 @@ class Scored:
 
         `head` names the main one where there are several; `histogram` is of that one alone.
         """
-        heads = [self.of_head(number) for number in range(len(self.heads))]
+        heads = [self.of_head(index) for index in range(len(self.heads))]
         main, *further = [of_head(head) for head in heads]
         metrics: dict[str, Any] = {"examples": len(self.labels), **main}
         if not self.squared:

@@ -49,15 +49,15 @@ class LocalReader:
     def rows(
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """What is read of n keys of a table, by its number, and which of them have a row.
+        """What is read of n keys of a table, by its index, and which of them have a row.
 
         float32 [n, floats read], zeros where there is none, and bool [n].
         """
         stored = self.model.tables[table]
         rows = np.zeros((len(ids), stored.read_floats), np.float32)
         known = stored.contains(groups, ids)
-        for place in np.flatnonzero(known).tolist():
-            rows[place] = stored.lookup(int(groups[place]), int(ids[place]))
+        for index in np.flatnonzero(known).tolist():
+            rows[index] = stored.lookup(int(groups[index]), int(ids[index]))
         return rows, known
 
 
@@ -81,11 +81,10 @@ def value_rows(reader: LocalReader, slot: str, values: Any) -> pa.Table:
     [index] = [n for n, table in enumerate(layout.tables) if slot in table.slots]
     table = layout.tables[index]
     group = table.group_of[table.slots.index(slot)]
-    distinct, places = np.unique(ids[has_id], return_inverse=True)
+    distinct, positions = np.unique(ids, return_inverse=True)
     floats, known = reader.rows(index, np.full(len(distinct), group, np.uint16), distinct)
-    rows = np.zeros((len(ids), floats.shape[1]), np.float32)
-    is_known = np.zeros(len(ids), bool)
-    rows[has_id], is_known[has_id] = floats[places], known[places]
+    is_known = known[positions] & has_id
+    rows = np.where(is_known[:, None], floats[positions], np.float32(0))
     columns = {
         "value": values,
         "id": pa.array(ids, mask=~has_id),

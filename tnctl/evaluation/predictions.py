@@ -1,8 +1,14 @@
-"""Scores of a split, written beside columns of its rows, in file order and never all in memory."""
+"""What a model says of rows: predictions of a split or a table, and golden rows for services.
+
+Predictions are in file order and never all in memory. Golden rows are raw rows with the model's
+inputs and outputs (docs/formats/golden.md), with which a service compares its results. They use no
+code of serving: ids come from the trainer's columns, inputs from the C tables, logits from the
+recipe's network.
+"""
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -11,20 +17,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tnctl import outputs
+from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.data import arrow_tables, numbers
 from tnctl.data.bad_rows import BadRowsError, Skipped, refuse_large_window
 from tnctl.data.batches import Batch, batches
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where, shifted
+from tnctl.data.formats.jsonl_files import cutters
+from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.read_ahead import ReadAhead, in_order
+from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source, files_read, window_rows
 from tnctl.data.unit_records import WHOLE, Unit
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
+from tnctl.model.graph import packed_inputs
 from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
@@ -216,7 +228,7 @@ def predict_table(inference: "Inference", conf: Conf, table: Any) -> pa.Table:
     features = features_of(conf, inference.model, labelled=False)
     size = window_rows(conf.data.window, conf.train.batch_rows)
     names = columns_written(inference.model.heads)
-    kinds = [pa.float64() if number % 2 == 0 else pa.float32() for number in range(len(names))]
+    kinds = [pa.float64() if index % 2 == 0 else pa.float32() for index in range(len(names))]
     schema = pa.schema(list(zip(names, kinds, strict=True)))
     tables = arrow_tables.windows_of(table, conf, features.columns, size)
     windows = in_order(partial(_encoded, features), _placed(tables))
@@ -235,3 +247,91 @@ def _encoded(features: Features, part: tuple[pa.Table, Where]) -> Batch:
     window = features.encode(*part)
     refuse_large_window(float(np.sum([len(ids) for ids in window.ids])))
     return window
+
+
+# ---- Golden rows -------------------------------------------------------------------------
+
+
+class GoldenRows:
+    """The first rows of a split with their ids, which are computed once.
+
+    Of data.validation, or where there is none of data.train; at most `most`, and only those that
+    can be read: the pass over the data reports what is wrong with the others.
+    """
+
+    def __init__(self, conf: Conf, model: "Model", most: int) -> None:
+        self._rows: list[GoldenLine] = []  # without inputs and outputs
+        self._window: Batch | None = None
+        if most == 0:
+            return
+        split = "validation" if conf.data.source("validation") is not None else "train"
+        rows = raw_rows(Source(conf, split), most)
+        features = features_of(conf, model, labelled=False)
+        columns, kept = Skipped(split, most).good(
+            as_table(rows, cutters(conf), features.columns),
+            lambda row: (f"data.{split}", row + 1),
+            features.read,
+        )
+        if len(kept) == 0:
+            return
+        cells = {name: columns.cells[name] for name in conf.slots if name in model.layout.slots}
+        ids = {name: by_row(of_slot, of_slot.ids) for name, of_slot in cells.items()}
+        weights = {
+            name: by_row(of_slot, of_slot.weights)
+            for name, of_slot in cells.items()
+            if of_slot.weights is not None
+        }
+        self._rows = [
+            GoldenLine(
+                row=rows[row],
+                ids={name: list(map(str, of_rows[index])) for name, of_rows in ids.items()},
+                weights={name: of_rows[index] for name, of_rows in weights.items()} or None,
+                logits={},
+                predictions={},
+            )
+            for index, row in enumerate(kept)
+        ]
+        self._window = features.batch(columns)
+
+    def lines(self, inference: "Inference") -> list[GoldenLine]:
+        """The lines of golden.jsonl for the model of `inference`, which is only read.
+
+        A row of which a number is infinite or NaN is left out: JSON has no such numbers.
+        """
+        lines: list[GoldenLine] = []
+        if self._window is not None:
+            order = np.arange(self._window.rows, dtype=np.uint32)
+            first = 0
+            for batch in batches(self._window, order, inference.buffers.batch_size):
+                lines += _completed(self._rows[first : first + batch.rows], inference, batch)
+                first += batch.rows
+        return lines
+
+
+def by_row(cells: Cells, values: NDArray[Any]) -> list[list[Any]]:
+    """The values of cells (one per id), row by row, as plain numbers."""
+    ends = np.cumsum(cells.lengths()).tolist()
+    plain = values.tolist()
+    return [plain[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _completed(
+    rows: Sequence[GoldenLine], inference: "Inference", batch: Batch
+) -> Iterator[GoldenLine]:
+    """The lines of a batch with inputs and outputs; without those that are not finite."""
+    model = inference.model
+    logits = inference(batch)
+    predictions = logits if model.conf.train.loss.name == "mse" else sigmoid(logits)
+    arrays = {
+        packed.name: getattr(inference.buffers, packed.name)[: batch.rows]
+        for packed in packed_inputs(model.layout)
+    }
+    towers = inference.towers(batch.rows)
+    numbers = np.concatenate([logits, *arrays.values(), *towers.values()], axis=1)
+    for row in np.flatnonzero(np.isfinite(numbers).all(axis=1)).tolist():
+        yield rows[row].with_values(
+            {name: array[row] for name, array in arrays.items()},
+            dict(zip(model.heads, logits[row].tolist(), strict=True)),
+            dict(zip(model.heads, predictions[row].tolist(), strict=True)),
+            {name: array[row].tolist() for name, array in towers.items()},
+        )

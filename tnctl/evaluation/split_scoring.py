@@ -1,12 +1,16 @@
-"""Score a split of the data, read-only."""
+"""Score a split of the data, read-only: in whole, and by the values of a column."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tnctl.data import numbers
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
@@ -14,7 +18,9 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import WHOLE, Remainder, Unit
 from tnctl.data.windows import UnitWindow, unit_batches, unit_windows
-from tnctl.evaluation.metrics import Scored, main_metrics, shown
+from tnctl.documents import Count, Finite
+from tnctl.errors import Failure, printable
+from tnctl.evaluation.metrics import Scored, main_metrics, of_head, shown
 from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Evaluation
 
@@ -34,12 +40,10 @@ def features_of(
 
 
 @contextmanager
-def unshuffled(
-    conf: Conf, model: "Model", split: str, limit: int | None = None
-) -> Iterator[Iterator[Batch]]:
-    """The batches of a split, or of its first `limit` rows, in file order, read ahead."""
+def unshuffled(conf: Conf, model: "Model", split: str) -> Iterator[Iterator[Batch]]:
+    """The batches of a split in file order, read ahead."""
     skipped = Skipped(split, conf.data.bad_rows)
-    with unshuffled_units(conf, model, split, [WHOLE], skipped, {}, limit) as ahead:
+    with unshuffled_units(conf, model, split, [WHOLE], skipped, {}) as ahead:
         yield ahead
 
 
@@ -52,13 +56,15 @@ def unshuffled_units(
     skipped: Skipped,
     rows_of: dict[int, int],
     limit: int | None = None,
+    carry: Sequence[str] = (),
 ) -> Iterator[Iterator[Batch]]:
     """The batches of units of a split, one unit after the other, in file order, read ahead.
 
     `skipped` counts the rows that cannot be read. `rows_of` gets the rows of each unit that has
-    any, by its index, once its batches were taken. `limit` is the most rows of a unit.
+    any, by its index, once its batches were taken. `limit` is the most rows of a unit, and `carry`
+    the columns that batches carry.
     """
-    features = features_of(conf, model)
+    features = features_of(conf, model, carry=carry)
     remainders = (Remainder(unit) for unit in units)
 
     def counted() -> Iterator[UnitWindow]:
@@ -81,12 +87,12 @@ def unshuffled_units(
 
 
 def labelled_heads(model: "Model") -> list[tuple[str, int, int]]:
-    """Name, place among the heads, and place among the labels of every head that has a label.
+    """Name, index among the heads, and index among the labels of every head that has a label.
 
     In the order of the heads: the main one is the first.
     """
-    places = enumerate(model.trained_heads)
-    heads = [(head, model.heads.index(head), label) for label, head in places]
+    trained = enumerate(model.trained_heads)
+    heads = [(head, model.heads.index(head), label) for label, head in trained]
     return sorted(heads, key=lambda head: head[1])
 
 
@@ -136,24 +142,13 @@ class Counts:
                 self.ids[name] += int(numbers.sum())
 
 
-def score(
-    inference: "Inference",
-    conf: Conf,
-    split: str,
-    limit: int | None = None,
-    counter: BatchCounter | None = None,
-    between: Callable[[], None] | None = None,
-) -> Scored:
-    """The logits of a split's labelled heads, in file order; each batch is passed to `counter`.
+def score(inference: "Inference", conf: Conf, split: str, **options: Any) -> Scored:
+    """The logits of a split's labelled heads, in file order; `options` are those of `score_units`.
 
-    `between` is called after every batch, and may raise to end this. Raises Failure when the split
-    cannot be read.
+    Raises Failure when the split cannot be read.
     """
     skipped = Skipped(split, conf.data.bad_rows)
-    scored, _ = score_units(
-        inference, conf, split, [WHOLE], skipped, limit=limit, counter=counter, between=between
-    )
-    return scored
+    return score_units(inference, conf, split, [WHOLE], skipped, **options)[0]
 
 
 def score_units(
@@ -164,18 +159,21 @@ def score_units(
     skipped: Skipped,
     *,
     limit: int | None = None,
+    carry: Sequence[str] = (),
     counter: BatchCounter | None = None,
     between: Callable[[], None] | None = None,
 ) -> tuple[Scored, list[int]]:
     """As `score`, of some units of a split, and how many examples each has, which may be none.
 
-    `skipped` counts the rows that cannot be read. `limit` is the most rows of a unit.
+    `skipped` counts the rows that cannot be read. `limit` is the most rows of a unit. Each batch,
+    with the columns of `carry`, is passed to `counter`; then `between` is called, which may raise.
     """
     rows_of: dict[int, int] = {}
     names, heads, labels = map(list, zip(*labelled_heads(inference.model), strict=True))
     nothing = np.empty((0, len(names)), np.float32)
     parts: dict[str, list[Any]] = {"logits": [], "labels": []}
-    with unshuffled_units(conf, inference.model, split, units, skipped, rows_of, limit) as ahead:
+    model = inference.model
+    with unshuffled_units(conf, model, split, units, skipped, rows_of, limit, carry) as ahead:
         for batch in ahead:
             for name, part in (
                 ("logits", inference(batch)[:, heads]),
@@ -211,3 +209,87 @@ def reported_splits(evaluation: Evaluation) -> Sequence[str]:
 def first_given(data: Data, splits: Sequence[str]) -> str | None:
     """The first of some splits that the conf has data for, None without one."""
     return next((split for split in splits if data.source(split) is not None), None)
+
+
+# ---- Metrics by value --------------------------------------------------------------------
+
+MOST_VALUES = 50  # of a column; the others are taken together
+LONGEST = 100  # characters of a value
+FIGURES_BY_VALUE = ("auc", "ne", "ctr", "pctr", "copc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueFigures:
+    """The main head's metrics on the rows with one value; None where they do not define one.
+
+    `value` is its text, None of the rest: all values but the 50 with the most rows.
+    """
+
+    value: str | None
+    examples: Count
+    auc: Finite | None = None
+    ne: Finite | None = None
+    ctr: Finite | None = None
+    pctr: Finite | None = None
+    copc: Finite | None = None
+
+
+def columns_of(conf: Conf) -> dict[str, str]:
+    """The columns of `evaluation.by`, by the names that it has: of columns or of slots."""
+    return {
+        name: (conf.slots[name].column or name) if name in conf.slots else name
+        for name in conf.evaluation.by
+    }
+
+
+def figures_by_value(
+    inference: "Inference", conf: Conf, split: str
+) -> dict[str, tuple[ValueFigures, ...]]:
+    """The metrics of a split by each of `evaluation.by`, the value with the most rows first.
+
+    One pass over the data. Raises Failure for a column with several values in a row.
+    """
+    columns = columns_of(conf)
+    carried: list[dict[str, pa.Array]] = []
+
+    class Carried:
+        def add(self, batch: Batch) -> None:
+            assert batch.carried is not None
+            carried.append({name: texts_of(batch.carried, name) for name in columns.values()})
+
+    carry = list(dict.fromkeys(columns.values()))
+    scored = score(inference, conf, split, counter=Carried(), carry=carry)
+    return {
+        name: by_value(scored, pa.chunked_array([part[column] for part in carried], pa.string()))
+        for name, column in columns.items()
+    }
+
+
+def texts_of(table: pa.Table, name: str) -> pa.Array:
+    """A column as texts, nulls as they are."""
+    column = numbers.flat(table.column(name))
+    try:
+        return pc.cast(column, pa.string())
+    except pa.ArrowException as error:
+        raise Failure(
+            f"evaluation.by has {name}, whose rows do not each have a single text or number. Take "
+            "another column"
+        ) from error
+
+
+def by_value(scored: Scored, values: pa.ChunkedArray) -> tuple[ValueFigures, ...]:
+    """The metrics on the rows of each value, text or null [n]; a null counts as the empty text."""
+    encoded = pc.fill_null(values, "").combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    counts = np.bincount(codes, minlength=len(encoded.dictionary))
+    order = np.argsort(-counts, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.minimum(np.arange(len(order)), MOST_VALUES)
+    texts = encoded.dictionary.take(pa.array(order[:MOST_VALUES])).to_pylist()
+    figures = []
+    for index, text in enumerate([*texts, None] if len(order) > MOST_VALUES else texts):
+        of_value = scored.part(rank[codes] == index).of_head(0)
+        metrics = of_head(of_value, FIGURES_BY_VALUE)
+        shown = None if text is None else printable(text)[:LONGEST]
+        figures.append(ValueFigures(value=shown, examples=len(of_value.labels), **metrics))
+    return tuple(figures)

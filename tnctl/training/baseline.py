@@ -26,7 +26,7 @@ from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf, Slot
 from tnctl.tables import columns as c_columns
 from tnctl.training import recalibrating
-from tnctl.training.report.report_document import Baseline
+from tnctl.training.report.report_document import BaselineFigures
 
 if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.model.building import Model
@@ -79,7 +79,7 @@ def library() -> Any:
     return lightgbm
 
 
-def baseline_of(conf: Conf, model: "Model") -> tuple[Baseline, float]:
+def baseline_of(conf: Conf, model: "Model") -> tuple[BaselineFigures, float]:
     """The baseline of a run whose model is `model`, and the seconds that it took.
 
     It is of the main head. Raises Failure.
@@ -87,19 +87,19 @@ def baseline_of(conf: Conf, model: "Model") -> tuple[Baseline, float]:
     started = time.perf_counter()
     name = f"LightGBM {library().__version__}"
     rows = BaselineRows(conf, model)
-    has_validation = conf.data.source("validation") is not None
     limit = memory_limits.tightest()
     budget = SHARE_OF_MEMORY * (math.inf if limit is None else max(limit.free, 0))
+    has_validation = conf.data.source("validation") is not None
     of_validation = SHARE_OF_VALIDATION * budget if has_validation else 0.0
     sample = rows.sample("train", budget - of_validation, conf.baseline.rows)
     columns = TreeColumns(rows.slots, sample.parts)
     count, seen = sample.rows, sample.rows_seen
-    held = rows.sample("validation", of_validation, None) if has_validation else None
+    validation = rows.sample("validation", of_validation, None).parts if has_validation else None
     say(f"training the baseline ({name}) on {count:,} of {seen:,} rows")
-    trees = trained(conf, rows, columns, sample.parts, None if held is None else held.parts)
-    del sample, held
+    trees = trained(conf, rows, columns, sample.parts, validation)
+    del sample, validation
     figures, recalibration = _measured(conf, lambda split: rows.scored(split, columns, trees))
-    baseline = Baseline(
+    baseline = BaselineFigures(
         library=name,
         head=rows.head if len(model.heads) > 1 else None,
         rows=count,
@@ -155,7 +155,7 @@ class BaselineRows:
 
     def sample(self, split: str, budget: float, most: int | None) -> "RowSample":
         """At most `most` rows of a split, in at most `budget` bytes. Raises Failure for none."""
-        sample = RowSample(self._conf.seed, budget, most, cost)
+        sample = RowSample(self._conf.seed, budget, most)
         with waiting(f"reading data.{split} for the baseline"):
             for window in self.windows(split):
                 sample.add(window)
@@ -201,17 +201,15 @@ class RowSample:
     which rows these are. `parts` are in file order.
     """
 
-    def __init__(
-        self, seed: int, budget: float, most: int | None, cost: Callable[[Batch], float]
-    ) -> None:
-        """`budget` bounds the sum of `cost`, in bytes; `most` the rows."""
+    def __init__(self, seed: int, budget: float, most: int | None) -> None:
+        """`budget` bounds the bytes of rows by the mean of all that were seen; `most` the rows."""
         self.parts: list[Batch] = []
         self.rows_seen = 0
         self._start = c_columns.mix64(np.array([seed ^ SALT], np.uint64))
         self._hashes: list[NDArray[np.uint64]] = []
-        self._costs: list[float] = []
         self._highest = np.uint64(2**64 - 1)
-        self._budget, self._most, self._cost = budget, most, cost
+        self._bytes_seen = 0.0
+        self._budget, self._most = budget, math.inf if most is None else most
 
     @property
     def rows(self) -> int:
@@ -222,20 +220,20 @@ class RowSample:
         """The next rows of the split."""
         numbers = np.arange(self.rows_seen, self.rows_seen + window.rows, dtype=np.uint64)
         self.rows_seen += window.rows
+        self._bytes_seen += cost(window)
         self.parts.append(window)
         self._hashes.append(c_columns.mix64(self._start ^ numbers))
-        self._costs.append(self._cost(window))
         self._drop(len(self.parts) - 1)
         # Half at a time, so that rows are copied seldom.
-        while self.rows and sum(self._costs) > self._budget:
+        while self.rows * self._bytes_seen > self._budget * self.rows_seen:
             self._keep(self.rows // 2)
-        if self._most is not None and self.rows > 2 * self._most:
-            self._keep(self._most)
+        if self.rows > 2 * self._most:
+            self.finish()
 
     def finish(self) -> None:
         """Hold at most `most` rows, now that there are no more."""
-        if self._most is not None and self.rows > self._most:
-            self._keep(self._most)
+        if self.rows > self._most:
+            self._keep(int(self._most))
 
     def _keep(self, rows: int) -> None:
         """Leave out all but the `rows` with the lowest hashes, now and later."""
@@ -251,7 +249,6 @@ class RowSample:
         if len(kept) < len(self._hashes[index]):
             self.parts[index] = taken(self.parts[index], kept.astype(np.uint32))
             self._hashes[index] = self._hashes[index][kept]
-            self._costs[index] = self._cost(self.parts[index])
 
 
 def cost(batch: Batch) -> float:
@@ -283,7 +280,7 @@ class SlotColumns:
     """
 
     def __init__(self, slot: Slot, index: int, parts: Sequence[Batch]) -> None:
-        """`index` is that of its table in `parts`."""
+        """`index` is the index of its table in `parts`."""
         self._index = index
         self._has_lists = any(_has_several(part.offsets[index]) for part in parts)
         ids = np.concatenate([part.ids[index] for part in parts])
@@ -339,7 +336,7 @@ class SlotColumns:
 
 
 class TreeColumns:
-    """The columns of all inputs: those of the slots in their order, then the numbers as they are.
+    """The columns of all inputs: of the slots in their order, then the numbers as they are.
 
     They are chosen by a sample whose batches have a table for each slot.
     """

@@ -4,8 +4,11 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import getitem
 from typing import Any, Literal
 
 from pydantic import JsonValue
@@ -28,7 +31,6 @@ State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
 ENDS: dict[str, State] = {run_folder.FAILED: "failed", run_folder.PRUNED: "pruned"}
 LOG_BYTES = 16 << 20  # of a log whose end is looked at
 SOURCE = "sha256"  # beside recipe.name: two runs of one recipe may have other code
-ABSENT = object()  # in the place of a value that a conf does not have
 SHOWN_METRICS = ("auc", "logloss")  # beside the one that orders the runs
 # Keys that say which data the metrics are of, and of what; with data.split, data.train too.
 EVALUATED = (
@@ -87,12 +89,13 @@ class SeedGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Runs from the best to the worst by a metric of data.validation, those without it last.
 
     Runs that are evaluated on the same data are together, in the order of the best of them.
-    `keys` are the keys in which confs differ; `values` has the value of each in each run, by its
-    name, but for runs without a conf. `skipped` has sentences about what is not listed.
+    `keys` are the keys in which confs differ; `values` has the value of each in each run that has
+    the key, by the run's name, but for runs without a conf. `skipped` has sentences about what is
+    not listed.
     """
 
     folder: str
@@ -101,6 +104,7 @@ class Comparison:
     keys: tuple[str, ...]
     values: dict[str, dict[str, Any]]
     seeds: tuple[SeedGroup, ...]
+    """the groups with the best means first"""
     skipped: tuple[str, ...]
 
     @property
@@ -129,7 +133,7 @@ class Comparison:
         return []
 
 
-def compare(folder: str, metric: str | None = None) -> Comparison:
+def compare(folder: str, metric: str | None = None) -> RunComparison:
     """The runs under a folder or URL. Raises Failure when there is none, and when it is no folder.
 
     `metric` orders them, by default the one that most of them monitor. Raises UserError for one
@@ -150,18 +154,18 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
     for run in sorted(runs, key=lambda run: rank(run.validation.get(metric), metric)):
         by_data.setdefault(_data_of(run.conf), []).append(run)
     ordered = [run for group in by_data.values() for run in group]
-    confs = [run.conf for run in ordered if run.conf is not None]
-    keys = [key for key in differing(confs) if not _is_of_a_recipe(key, confs)]
-    return Comparison(
+    confs = {run.name: run.conf for run in ordered if run.conf is not None}
+    differ = differing([*confs.values()])
+    keys = [key for key in differ if not _is_of_a_recipe(key, [*confs.values()])]
+    return RunComparison(
         folder=top,
         metric=metric,
         runs=tuple(ordered),
         keys=tuple(keys),
-        values={run.name: {key: value_at(run.conf, key) for key in keys} for run in ordered
-                if run.conf is not None},
-        seeds=tuple(over_seeds(ordered, metric)),
+        values={name: values_at(conf, keys) for name, conf in confs.items()},
+        seeds=tuple(over_seeds(ordered, differ, metric)),
         skipped=tuple(skipped),
-    )  # fmt: skip
+    )
 
 
 # ---- Confs -------------------------------------------------------------------------------
@@ -169,10 +173,9 @@ def compare(folder: str, metric: str | None = None) -> Comparison:
 
 def _data_of(conf: Mapping[str, Any] | None) -> str:
     """What tells the data that a run with a conf is evaluated on from others."""
-    if conf is None:
-        return ""
-    values = [value_at(conf, key) for key in _keys_of_data([conf])]
-    return json.dumps(values, sort_keys=True, default=str)
+    return (
+        "" if conf is None else json.dumps(values_at(conf, _keys_of_data([conf])), sort_keys=True)
+    )
 
 
 def _keys_of_data(confs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -189,13 +192,14 @@ def differing(confs: Sequence[Mapping[str, Any]], path: str = "") -> list[str]:
     keys: list[str] = []
     for name in dict.fromkeys(name for conf in confs for name in conf):
         key = f"{path}.{name}".lstrip(".")
-        values = [conf.get(name, ABSENT) for conf in confs]
+        values = [conf[name] for conf in confs if name in conf]
         if key in NOT_COMPARED:
             continue
-        if all(isinstance(value, Mapping) for value in values):
-            keys += differing(values, key)
-        elif any(value != values[0] for value in values[1:]):
-            keys.append(key)
+        if len(values) < len(confs) or any(value != values[0] for value in values[1:]):
+            are_sections = len(values) == len(confs) and all(
+                isinstance(value, Mapping) for value in values
+            )
+            keys += differing(values, key) if are_sections else [key]
     return keys
 
 
@@ -205,64 +209,47 @@ def _is_of_a_recipe(key: str, confs: Sequence[Mapping[str, Any]]) -> bool:
         return False
     values: dict[str, Any] = {}
     for conf in confs:
-        name, value = str(conf["recipe"].get("name")), value_at(conf, key)
-        if value is not ABSENT and values.setdefault(name, value) != value:
-            return False
+        name = str(conf["recipe"].get("name"))
+        for value in values_at(conf, [key]).values():
+            if values.setdefault(name, value) != value:
+                return False
     first, *others = values.values()
     return key == f"recipe.{SOURCE}" or all(value == first for value in others)
 
 
-def value_at(conf: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, ABSENT without one. Names have no dots."""
-    value: Any = conf
-    for name in key.split("."):
-        value = value.get(name, ABSENT) if isinstance(value, Mapping) else ABSENT
-    return value
-
-
-def without(conf: Mapping[str, Any], keys: set[str], path: str = "") -> dict[str, Any]:
-    """A copy of a conf without dotted keys."""
-    return {
-        name: without(value, keys, key) if isinstance(value, Mapping) else value
-        for name, value in conf.items()
-        if (key := f"{path}.{name}".lstrip(".")) not in keys
-    }
+def values_at(conf: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """The values of dotted keys, but for those that a conf does not have. Names have no dots."""
+    values = {}
+    for key in keys:
+        with suppress(KeyError, TypeError):
+            values[key] = reduce(getitem, key.split("."), conf)
+    return values
 
 
 def value_text(value: Any) -> str:
     """A value of a conf as one would write it, in one line."""
-    if value is ABSENT:
-        return "-"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Each key by its last two parts, or as many as tell it from the others."""
-
-    def ends(key: str, count: int) -> str:
-        return ".".join(key.split(".")[-count:])
-
-    names = []
-    for key in keys:
-        counts = range(2, key.count(".") + 2)
-        unique = (n for n in counts if sum(ends(other, n) == ends(key, n) for other in keys) == 1)
-        names.append(ends(key, next(unique, key.count(".") + 1)))
-    return names
+    """Each key by its last two parts, unless another one ends so too."""
+    ends = [".".join(key.split(".")[-2:]) for key in keys]
+    return [end if ends.count(end) == 1 else key for key, end in zip(keys, ends, strict=True)]
 
 
 # ---- Seeds -------------------------------------------------------------------------------
 
 
-def over_seeds(runs: Sequence[RunSummary], metric: str) -> list[SeedGroup]:
-    """Finished runs whose confs differ in `seed` only, at least two seeds; the best mean first.
+def over_seeds(runs: Sequence[RunSummary], keys: Sequence[str], metric: str) -> list[SeedGroup]:
+    """Finished runs that differ in `seed` only, of all `keys` that do, at least two seeds.
 
     Of several runs with one seed, which have the same results, the first by name counts.
     """
     groups: dict[str, dict[int, RunSummary]] = {}
     for run in sorted(runs, key=lambda run: run.name):
         if run.state == "finished" and run.conf is not None and run.seed is not None:
-            same = json.dumps(without(run.conf, {*NOT_COMPARED, "seed"}), sort_keys=True)
-            groups.setdefault(same, {}).setdefault(run.seed, run)
+            values = values_at(run.conf, (key for key in keys if key != "seed"))
+            groups.setdefault(json.dumps(values, sort_keys=True), {}).setdefault(run.seed, run)
     spreads = [
         SeedGroup(
             runs=tuple(by_seed[seed] for seed in sorted(by_seed)),
@@ -294,34 +281,24 @@ def _of_all(results: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     return {name: [result[name] for result in results] for name in names}
 
 
-def to_json(comparison: Comparison) -> dict[str, Any]:
+def to_json(comparison: RunComparison) -> dict[str, Any]:
     """A comparison as plain values: docs/train.md has the keys."""
-
-    def differences(name: str, skipped: str = "") -> dict[str, Any]:
-        values = comparison.values.get(name, {})
-        return {
-            key: value for key, value in values.items() if value is not ABSENT and key != skipped
-        }
-
+    runs, seeds = [], []
+    for run in comparison.runs:
+        values = plain(replace(run, conf=None))
+        del values["conf"]
+        differences = comparison.values.get(run.name, {})
+        runs.append({**values, "seed": run.seed, "differences": differences})
+    for group in comparison.seeds:
+        differences = dict(comparison.values[group.runs[0].name])
+        differences.pop("seed", None)
+        seeds.append({
+            "runs": [run.name for run in group.runs], "seeds": group.seeds,
+            "differences": differences,
+            "validation": plain(group.validation), "test": plain(group.test),
+        })  # fmt: skip
     return {
-        "folder": comparison.folder,
-        "metric": comparison.metric,
-        "runs": [
-            {
-                **{key: value for key, value in plain(run).items() if key != "conf"},
-                "seed": run.seed,
-                "differences": differences(run.name),
-            }
-            for run in comparison.runs
-        ],
-        "seeds": [
-            {
-                "runs": [run.name for run in group.runs], "seeds": group.seeds,
-                "differences": differences(group.runs[0].name, "seed"),
-                "validation": plain(group.validation), "test": plain(group.test),
-            }
-            for group in comparison.seeds
-        ],
+        "folder": comparison.folder, "metric": comparison.metric, "runs": runs, "seeds": seeds,
         "skipped": list(comparison.skipped),
     }  # fmt: skip
 
@@ -339,28 +316,27 @@ def runs_under(folder: str) -> tuple[list[RunSummary], list[str]]:
     """
     runs: list[RunSummary] = []
     skipped: list[str] = []
-    remaining = [("", folder)]
+    remaining = ["."]
     names_of_runs: dict[str, set[str]] = {}
     while remaining:
-        name, url = remaining.pop()
+        name = remaining.pop()
         try:
-            entries = files.listed(url)
+            entries = files.listed(_url(folder, name))
         except Failure as error:
-            if not name:
+            if name == ".":
                 raise
             skipped.append(f"skipped {name}: {error}")
             continue
-        if _is_run(url, entries):
-            names_of_runs[name or "."] = {entry.name for entry in entries}
+        kinds = {entry.name: entry.kind for entry in entries}
+        if _is_run(_url(folder, name), kinds):
+            names_of_runs[name] = set(kinds)
         remaining += [
-            (f"{name}/{entry.name}".lstrip("/"), files.join(url, entry.name))
-            for entry in entries
-            if entry.kind == "folder"
-            and entry.name not in (*FOLDERS, *MADE_FROM_A_RUN)
-            and entry.name[0] != "."
+            f"{name}/{inner}".removeprefix("./")
+            for inner, kind in kinds.items()
+            if kind == "folder" and inner not in (*FOLDERS, *MADE_FROM_A_RUN) and inner[0] != "."
         ]
     for name, names in sorted(names_of_runs.items()):
-        run = summary_of(name, folder if name == "." else files.join(folder, name), names)
+        run = summary_of(name, _url(folder, name), names)
         if isinstance(run, RunSummary):
             runs.append(run)
         else:
@@ -368,13 +344,15 @@ def runs_under(folder: str) -> tuple[list[RunSummary], list[str]]:
     return runs, skipped
 
 
-def _is_run(url: str, entries: list[files.Listed]) -> bool:
+def _url(folder: str, name: str) -> str:
+    return folder if name == "." else files.join(folder, name)
+
+
+def _is_run(url: str, kinds: Mapping[str, str]) -> bool:
     """Whether a folder has what a run begins or ends with: a log, a report or checkpoints."""
-    kinds = {entry.name: entry.kind for entry in entries}
-    if "file" in (kinds.get(REPORT), kinds.get(LOG)):
-        return True
-    return kinds.get(CHECKPOINTS) == "folder" and any(
-        listing.NAME.fullmatch(name) for name in files.list_folder(files.join(url, CHECKPOINTS))
+    return "file" in (kinds.get(REPORT), kinds.get(LOG)) or (
+        kinds.get(CHECKPOINTS) == "folder"
+        and any(map(listing.NAME.fullmatch, files.list_folder(files.join(url, CHECKPOINTS))))
     )
 
 
@@ -385,48 +363,41 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary | str:
     """
     report, problem = _report(output) if REPORT in names else (None, None)
     checkpoint, conf, damage = _checkpoint(output) if CHECKPOINTS in names else (None, None, None)
+    run = RunSummary(name=name, output=output, state="damaged", conf=conf)
     if report is not None:
-        # Damage of a newer checkpoint concerns who resumes the run, and not its results.
-        damage = damage if conf is None else None
-        run = RunSummary(name=name, output=output, state="finished", problem=damage, conf=conf)
-        return _with_results(run, report)
+        best = report.best.step if report.best is not None and report.best.kept else None
+        validation = report.of_split("validation") or _kept(report.evaluations, best)
+        tables, seconds = report.tables.values(), report.timing.seconds
+        return replace(
+            run,
+            state="finished",
+            # Damage of a newer checkpoint concerns who resumes the run, and not its results.
+            problem=damage if conf is None else None,
+            step=report.steps,
+            validation=_figures(validation) or _of_days(report.days or ()),
+            test=_figures(report.of_split("test")),
+            seconds=seconds if math.isfinite(seconds) else None,
+            rows=sum(table.rows for table in tables),
+            bytes=sum(table.bytes for table in tables),
+        )
     log = _log(output) if LOG in names else None
     if checkpoint is None and damage is None and log is None:
         return problem or f"{files.join(output, LOG)} is no log of tnctl"
-    state: State = "damaged"
     if (problem := problem or damage) is None:
         state, problem = log or ("unfinished", None)
+        run = replace(run, state=state)
     if checkpoint is None:
-        problem = problem or "no checkpoint yet"
-        return RunSummary(name=name, output=output, state=state, problem=problem)
+        return replace(run, problem=problem or "no checkpoint yet")
     content = checkpoint.manifest
-    validation = content.validation
-    if validation is None and content.recalibration is None:
+    validation = content.validation or {}
+    if content.validation is None and content.recalibration is None:
         validation = _kept(content.metrics.evaluations, None)
-    return RunSummary(
-        name=name,
-        output=output,
-        state=state,
-        problem=problem,
-        conf=conf,
-        step=content.steps_trained,
-        validation=_figures(validation or {}) or _of_days(content.days),
-        rows=content.rows,
-    )
-
-
-def _with_results(run: RunSummary, report: Report) -> RunSummary:
-    best = report.best.step if report.best is not None and report.best.kept else None
-    validation = report.of_split("validation") or _kept(report.evaluations, best)
-    tables = report.tables.values()
     return replace(
         run,
-        step=report.steps,
-        validation=_figures(validation) or _of_days(report.days or ()),
-        test=_figures(report.of_split("test")),
-        seconds=report.timing.seconds if math.isfinite(report.timing.seconds) else None,
-        rows=sum(table.rows for table in tables),
-        bytes=sum(table.bytes for table in tables),
+        problem=problem,
+        step=content.steps_trained,
+        validation=_figures(validation) or _of_days(content.days),
+        rows=content.rows,
     )
 
 

@@ -30,8 +30,7 @@ from tnctl.data.days import (
 from tnctl.data.days import in_words as named
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError, refuse_if
-from tnctl.evaluation.split_scoring import first_given, reported_splits
-from tnctl.evaluation.value_figures import columns_of
+from tnctl.evaluation.split_scoring import columns_of, first_given, reported_splits
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare
 from tnctl.progress import say

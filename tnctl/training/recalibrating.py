@@ -12,11 +12,12 @@ from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.model.recalibration import Recalibration
 from tnctl.progress import say
 from tnctl.schema import AUTO, Conf
-from tnctl.training.report.page import FIGURES, in_words
 from tnctl.training.report.report_document import RecalibratedHead
+from tnctl.training.report.terminal_tables import in_words
 from tnctl.training.run_folder import Log
 from tnctl.training.state import RunState
 
+FIGURES = ("logloss", "ne", "ctr", "pctr", "copc")  # of which a head says what changes
 SHARE_OF_DAY = 0.15  # of what would have been best for a day
 
 if TYPE_CHECKING:  # they import TensorFlow

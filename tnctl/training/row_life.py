@@ -19,7 +19,7 @@ from tnctl.model.parameter_tables import (
 )
 from tnctl.progress import say, size
 from tnctl.schema import Conf, RowLife
-from tnctl.training.report.report_document import GroupLife
+from tnctl.training.report.report_document import LifeFigures
 
 # A sketch divides its counters evenly among the shards, and a shard's into lines; an id
 # counts in one counter of each line of its shard.
@@ -100,10 +100,10 @@ def miscounted(sketch: NDArray[np.uint8]) -> float:
     return float(used.prod(axis=1).mean())
 
 
-def figures(layout: Layout, tables: Sequence[TableFigures]) -> dict[str, GroupLife]:
+def figures(layout: Layout, tables: Sequence[TableFigures]) -> dict[str, LifeFigures]:
     """The counts of ids of every group whose rows have a life; `waiting` is an estimate."""
     return {
-        name: GroupLife(**vars(figures.groups[name]))
+        name: LifeFigures(**vars(figures.groups[name]))
         for table, figures in zip(layout.tables, tables, strict=True)
         for name, life in zip(table.groups, table.lives, strict=True)
         if life.eventful

@@ -9,7 +9,7 @@ from tnctl.checkpoint.document import Position
 from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure
-from tnctl.evaluation.golden_rows import GoldenRows
+from tnctl.evaluation.predictions import GoldenRows
 from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf

@@ -29,8 +29,8 @@ def train(runs: Sequence[Run], *, overwrite: bool, golden: int, accept: bool = F
     """
     worst = 0
     outcomes: list[Outcome] = []
-    for number, (name, conf) in enumerate(runs, 1):
-        progress.say(f"{number}/{len(runs)}  {name}")
+    for index, (name, conf) in enumerate(runs, 1):
+        progress.say(f"{index}/{len(runs)}  {name}")
         report, code = attempted(
             name,
             partial(train_conf, conf, overwrite=overwrite, golden=golden, accept=accept),

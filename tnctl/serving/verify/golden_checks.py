@@ -16,8 +16,8 @@ from tnctl.checkpoint.chain import GOLDEN, Checkpoint, offering
 from tnctl.checkpoint.golden_lines import parse_lines
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure
-from tnctl.evaluation.golden_rows import by_row
 from tnctl.evaluation.metrics import sigmoid
+from tnctl.evaluation.predictions import by_row
 from tnctl.manifest import DamagedError
 from tnctl.model.graph import BY_SLOT, PACKED, TOWERS
 from tnctl.model.layout import LINEAR, LINEARS

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from tnctl.data.sources import RowCount, Source
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
-from tnctl.schema import Conf, Slot
+from tnctl.schema import Cluster, Conf, Slot
 from tnctl.tables import SparseTable
 from tnctl.training import plan, row_life
 from tnctl.training.check import mistakes
 from tnctl.training.check.sample import (
+    EncodedSample,
     NumberFigures,
-    Sample,
     admitted,
     first_rows,
     read_sample,
@@ -49,6 +49,7 @@ PROCESS_BYTES = 700 << 20
 SERVER_BYTES = 200 << 20  # of a dedicated server, which does not import TensorFlow
 
 Bounds = NDArray[np.float64]  # [3]: estimate, low, high
+Occurrences = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first row and count of each id
 
 
 @dataclass
@@ -117,8 +118,8 @@ class LifeForecast:
     """The effect of the rules for the rows of a share group."""
 
     rules: list[str]
-    ids: Growth  # distinct
-    rows: Growth  # those that get a row and are within the bound
+    ids: Bounds  # distinct
+    rows: Bounds  # those that get a row and are within the bound
     counted: float  # occurrences that the sketch counts until the end
 
 
@@ -170,11 +171,17 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         if conf.data.source(split) is not None:
             read_sample(conf, measured, ROWS_OF_OTHER_SPLITS, Skipped(split, conf.data.bad_rows))
     total = total_rows(conf, sample.batch.rows, rows, days)
-    means = dict(zip(conf.data.all_labels, sample.batch.labels.mean(0).tolist(), strict=True))
-    trained = trained_rows(conf.data.negatives, total, means)
-    groups = look_at_groups(conf, sample, measured, trained)
-    lives = look_at_lives(conf, sample, model, groups, trained)
+    labels = dict(zip(conf.data.all_labels, sample.batch.labels.mean(0).tolist(), strict=True))
+    trained = trained_rows(conf.data.negatives, total, labels)
+    groups = growth_of_groups(conf, sample, measured, trained)
+    lives = lives_of_groups(conf, sample, model, groups, trained)
     layout, dense = model.layout, model.dense
+    weights = sum(dense.sizes)
+    dense_bytes = 4 * weights * (2 + len(dense.states))  # the optimizer's state, and gradients
+    tables = {
+        of_table.name: table_forecast(of_table, table, groups, lives)
+        for of_table, table in zip(layout.tables, model.tables, strict=True)
+    }
     findings = Forecast(
         sample_rows=sample.batch.rows,
         skipped_rows=skipped.rows,
@@ -183,30 +190,22 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         numbers=sample.numbers,
         groups=groups,
         lives=lives,
-        tables={
-            of_table.name: table_findings(of_table, table, groups, lives)
-            for of_table, table in zip(layout.tables, model.tables, strict=True)
-        },
-        labels=means,
+        tables=tables,
+        labels=labels,
         unused=unused_columns(conf),
         x=[(name, *columns) for name, columns in (layout.pooled | layout.numeric_columns).items()],
         linear=[name for table in layout.tables if table.linear for name in table.slots],
         sequences=[(name, seq.length, seq.width) for name, seq in layout.sequences.items()],
         heads=model.heads,
-        dense_weights=sum(dense.sizes),
-        # Weights, the optimizer's state and gradients.
-        dense_bytes=4 * sum(dense.sizes) * (2 + len(dense.states)),
+        dense_weights=weights,
+        dense_bytes=dense_bytes,
         batch=batch,
         days=days,
-        workers=None,
-        precision=bfloat16_advice(conf.train, sum(dense.sizes)),
+        workers=memory_of_workers(conf.cluster, tables, dense_bytes),
+        precision=bfloat16_advice(conf.train, weights),
         warnings=[],
     )
-    if conf.cluster.start is not None and (workers := conf.cluster.workers) is not None:
-        servers = conf.cluster.servers
-        part = bytes_of_tables(findings) / (servers or workers)
-        findings.workers = WorkerMemory(workers, part, findings.dense_bytes, servers=servers)
-    findings.warnings = warnings(conf, layout, findings, sample)
+    findings.warnings = warnings(conf, layout, findings, sample, trained)
     return findings
 
 
@@ -225,7 +224,7 @@ def scaled(rows: RowCount, factor: float, apart: float = 1.0) -> RowCount:
     return RowCount(rows.estimate * factor, rows.low * factor / apart, rows.high * factor * apart)
 
 
-def slot_figures(name: str, slot: Slot, sample: Sample) -> SlotFigures:
+def slot_figures(name: str, slot: Slot, sample: EncodedSample) -> SlotFigures:
     """Coverage and ids of a slot."""
     counts = sample.ids_per_row(name)
     return SlotFigures(
@@ -245,8 +244,8 @@ def members(slots: Mapping[str, Slot]) -> dict[str, list[str]]:
     return names
 
 
-def look_at_groups(
-    conf: Conf, sample: Sample, measured: statistics.Statistics, total: RowCount
+def growth_of_groups(
+    conf: Conf, sample: EncodedSample, measured: statistics.Statistics, total: RowCount
 ) -> dict[str, Growth]:
     """The growth of the ids of every share group, over all slots of it."""
     growths = {}
@@ -260,25 +259,19 @@ def look_at_groups(
     return growths
 
 
-def grown_to(
-    ids: tuple[NDArray[np.int64], NDArray[np.int64]],
-    rows: int,
-    total: RowCount,
-    limit: float = math.inf,
-) -> Growth:
-    """The growth to the end of the data, whose number of rows is an estimate too.
-
-    `ids` are the row of each id's first occurrence, and its occurrences.
-    """
-    return replace(
-        growth(*ids, rows, total.estimate, limit),
-        low=growth(*ids, rows, total.low, limit).low,
-        high=growth(*ids, rows, total.high, limit).high,
-    )
+def grown_to(ids: Occurrences, rows: int, total: RowCount, limit: float = math.inf) -> Growth:
+    """The growth to the end of the data, whose number of rows is an estimate too."""
+    at_end, low, high = (growth(*ids, rows, count, limit) for count in total)
+    return replace(at_end, low=low.low, high=high.high)
 
 
-def look_at_lives(
-    conf: Conf, sample: Sample, model: Model, groups: dict[str, Growth], total: RowCount
+def at_end(grown: Growth) -> Bounds:
+    """The distinct ids at the end of the data."""
+    return np.array([grown.end, grown.low, grown.high])
+
+
+def lives_of_groups(
+    conf: Conf, sample: EncodedSample, model: Model, groups: dict[str, Growth], total: RowCount
 ) -> dict[str, LifeForecast]:
     """The effect of the rules for rows on every share group that has any."""
     rows, slots = sample.batch.rows, members(conf.slots)
@@ -292,10 +285,13 @@ def look_at_lives(
                 *ids, waited = admitted(*sample.occurrences(slots[group]), life, conf.seed)
                 grown = grown_to((ids[0], ids[1]), rows, total, grown.high)
                 counted = waited * max(total.estimate / rows, 1)
-            if most := most_rows(life.eviction, table.stride):
-                end, low, high = (min(n, most) for n in (grown.end, grown.low, grown.high))
-                grown = replace(grown, end=end, low=low, high=high)
-            findings[group] = LifeForecast(row_life.rules(life), groups[group], grown, counted)
+            within = most_rows(life.eviction, table.stride) or math.inf
+            findings[group] = LifeForecast(
+                row_life.rules(life),
+                at_end(groups[group]),
+                np.minimum(at_end(grown), within),
+                counted,
+            )
     return findings
 
 
@@ -309,15 +305,16 @@ def trained_rows(negatives: float, total: RowCount | None, labels: Mapping[str, 
     return scaled(total, rate + (1 - rate) * negatives)
 
 
-def table_findings(
+def table_forecast(
     layout: TableLayout,
     table: SparseTable,
     groups: dict[str, Growth],
     lives: dict[str, LifeForecast],
 ) -> TableForecast:
     """The size of a table from the growth of its groups."""
-    grown = [lives[name].rows if name in lives else groups[name] for name in layout.groups]
-    rows = np.array([(of.end, of.low, of.high) for of in grown], np.float64).sum(axis=0)
+    rows = np.zeros(3)
+    for name in layout.groups:
+        rows += lives[name].rows if name in lives else at_end(groups[name])
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.
@@ -325,23 +322,33 @@ def table_findings(
     return TableForecast(table.stride + INDEX_BYTES, rows, sketch, overcount)
 
 
-def bytes_of_tables(findings: Forecast) -> Bounds:
+def bytes_of_tables(tables: Mapping[str, TableForecast]) -> Bounds:
     """The memory of all tables."""
-    return np.sum([np.zeros(3), *(table.bytes for table in findings.tables.values())], axis=0)
+    return sum((table.bytes for table in tables.values()), np.zeros(3))
+
+
+def memory_of_workers(
+    cluster: Cluster, tables: Mapping[str, TableForecast], dense_bytes: int
+) -> WorkerMemory | None:
+    """The memory of each of several workers; None of one process."""
+    if cluster.start is None or cluster.workers is None:
+        return None
+    part = bytes_of_tables(tables) / (cluster.servers or cluster.workers)
+    return WorkerMemory(cluster.workers, part, dense_bytes, servers=cluster.servers)
 
 
 def unused_columns(conf: Conf) -> list[str] | None:
     """The columns of the files of data.train that nothing reads; None when they are unknown."""
-    if conf.data.prepared is not None:
-        return None
-    present = Source(conf, "train").columns()
+    present = None if conf.data.prepared is not None else Source(conf, "train").columns()
     if present is None:
         return None
     used = nested_columns.columns_of([*columns_read(conf), *conf.data.carry], present)
     return [name for name in present if name not in used]
 
 
-def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: Sample) -> list[str]:
+def warnings(
+    conf: Conf, layout: Layout, findings: Forecast, sample: EncodedSample, trained: RowCount
+) -> list[str]:
     """What can be trained and is probably a mistake."""
     said = [
         f"slots.{name} has no id in the sample: check its column and data.missing"
@@ -349,14 +356,12 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: Sample) -> 
         if not slot.coverage
     ]
     said += mistakes.of_labels(conf, layout, sample)
-    said += mistakes.of_constant_numbers(conf.numeric, layout, sample)
-    said += mistakes.of_numbers(conf.numeric, sample.numbers)
+    said += mistakes.of_numbers(conf.numeric, layout, sample)
     said += mistakes.of_lists(conf.data.missing, sample.texts)
     said += mistakes.of_one_class(conf.data, sample)
     if findings.days is None:
         said += mistakes.of_validation(conf.data)
-        rows = trained_rows(conf.data.negatives, findings.rows, findings.labels).estimate
-        said += mistakes.of_steps(conf.train, rows)
+        said += mistakes.of_steps(conf.train, trained.estimate)
     if findings.rows is None:
         said.append("the size of the files is unknown, so nothing is estimated beyond the sample")
     said += [
@@ -365,25 +370,20 @@ def warnings(conf: Conf, layout: Layout, findings: Forecast, sample: Sample) -> 
         for name, table in findings.tables.items()
         if table.overcount >= 1
     ]
-    if findings.workers is not None:
-        source, workers = Source(conf, "train"), findings.workers.workers
-        said += filter(None, [units.too_few_at_start(source, workers)])
-    return [*said, *mistakes.same_files(conf), *memory_warnings(findings)]
-
-
-def memory_warnings(findings: Forecast) -> Iterator[str]:
-    """Whether the tables may not fit."""
-    there, each = memory_of_machine(), findings.workers
-    what, needed = "the tables", bytes_of_tables(findings) + findings.dense_bytes
-    if each is not None:
+    what, needed = "the tables", bytes_of_tables(findings.tables) + findings.dense_bytes
+    if (each := findings.workers) is not None:
         what, needed = f"the {each.words}", each.together
+        too_few = units.too_few_at_start(Source(conf, "train"), each.workers)
+        said += [too_few] if too_few else []
+    said += mistakes.same_files(conf)
     estimate, _, highest = needed
-    if highest > there:
-        sure = "will" if estimate > there else "may"
-        yield (
-            f"{what} {sure} need more than the {there / 2**30:,.1f} GiB of this machine: take a "
-            "smaller embedding.width, or ids=modulo for the slots that grow most"
+    if highest > (there := memory_of_machine()):
+        said.append(
+            f"{what} {'will' if estimate > there else 'may'} need more than the "
+            f"{there / 2**30:,.1f} GiB of this machine: take a smaller embedding.width, or "
+            "ids=modulo for the slots that grow most"
         )
+    return said
 
 
 def memory_of_machine() -> int:

@@ -21,7 +21,7 @@ from tnctl.starting.column_figures import (
     in_words,
     separator_of,
 )
-from tnctl.training.check.sample import NumberFigures, Sample
+from tnctl.training.check.sample import EncodedSample
 
 LEAST_VALUES = 100  # of which a rule is taken
 FEWEST_STEPS = 100
@@ -30,7 +30,7 @@ SMALLEST_BATCH = 32
 LARGE = 1000.0  # a number that no layer should get unscaled
 
 
-def of_labels(conf: Conf, layout: Layout, sample: Sample) -> Iterator[str]:
+def of_labels(conf: Conf, layout: Layout, sample: EncodedSample) -> Iterator[str]:
     """The label among the inputs: by its column, or by values that nearly always go with it."""
     label_columns = {label.column for label in conf.data.all_labels.values()}
     read = {
@@ -62,7 +62,7 @@ def of_labels(conf: Conf, layout: Layout, sample: Sample) -> Iterator[str]:
                 )
 
 
-def numbers_of(name: str, layout: Layout, sample: Sample) -> NDArray[np.float32]:
+def numbers_of(name: str, layout: Layout, sample: EncodedSample) -> NDArray[np.float32]:
     """The numbers of a numeric input, float32 [rows, width]."""
     column, width = layout.numeric_columns[name]
     return sample.batch.numeric[:, column - layout.numeric_at :][:, :width]
@@ -102,7 +102,7 @@ def _reason(column: Figures, labels: NDArray[np.float64], value: str) -> str:
     return in_words(rows, value) if rows else ""
 
 
-def of_one_class(data: Data, sample: Sample) -> Iterator[str]:
+def of_one_class(data: Data, sample: EncodedSample) -> Iterator[str]:
     """Labels that never vary."""
     for (name, label), values in zip(data.all_labels.items(), sample.batch.labels.T, strict=True):
         if not (values == values[0]).all():
@@ -121,33 +121,24 @@ def of_one_class(data: Data, sample: Sample) -> Iterator[str]:
             )
 
 
-def of_constant_numbers(
-    inputs: Mapping[str, Numeric], layout: Layout, sample: Sample
+def of_numbers(
+    inputs: Mapping[str, Numeric], layout: Layout, sample: EncodedSample
 ) -> Iterator[str]:
-    """Numeric inputs that do not vary."""
+    """Numeric inputs that do not vary, have no number, or reach the layers far too large."""
     for name in filter(inputs.__contains__, layout.numeric_columns):
         values = numbers_of(name, layout, sample)
         if len(values) > 1 and (values == values[0]).all():
             yield f"numeric.{name} is the same number in every row of the sample"
-
-
-def of_numbers(
-    inputs: Mapping[str, Numeric], figures: Mapping[str, NumberFigures]
-) -> Iterator[str]:
-    """Numeric inputs without a number, and those that reach the layers far too large."""
-    for name, numeric in inputs.items():
-        of_input = figures.get(name)
-        if of_input is None:
-            continue
-        if of_input.highest is None or of_input.lowest is None:
+    for name, number in sample.numbers.items():
+        if number.highest is None or number.lowest is None:
             yield f"numeric.{name} has no number in the sample: check its column and data.missing"
-        elif numeric.transform == "none":
-            most = max(of_input.highest, -of_input.lowest)
-            if most > LARGE:
-                yield (
-                    f"numeric.{name} reaches {most:.6g} and is not scaled: take "
-                    f"numeric.{name}.transform=standardize or log1p, or clip it"
-                )
+            continue
+        most = max(number.highest, -number.lowest)
+        if inputs[name].transform == "none" and most > LARGE:
+            yield (
+                f"numeric.{name} reaches {most:.6g} and is not scaled: take "
+                f"numeric.{name}.transform=standardize or log1p, or clip it"
+            )
 
 
 def of_lists(missing: Collection[str], texts: Mapping[str, pa.ChunkedArray]) -> Iterator[str]:

@@ -49,14 +49,14 @@ class NumberFigures:
         """The figures of float64 [n], NaN where missing."""
         there = values[~np.isnan(values)]
         if not len(there):
-            return cls(0.0, None, None, None, None, None, None)
+            return cls(0.0, *[None] * 6)
         with np.errstate(over="ignore", invalid="ignore"):
             spread = np.quantile(there, (0, 0.01, 0.5, 0.99, 1)).tolist()
             return cls(len(there) / len(values), float(there.mean()), *spread)
 
 
 @dataclass(frozen=True)
-class Sample:
+class EncodedSample:
     """The first rows of a split, each slot as a table; negatives are kept.
 
     `batch` has them; the others are figures of its columns as they are in the files, empty of
@@ -81,7 +81,7 @@ class Sample:
     def ids_per_row(self, slot: str) -> Rows:
         """How many ids each row has in a slot, int64 [rows]."""
         ends = self.batch.offsets[self.tables[slot]][:: spread(self.slots[slot])]
-        return (ends[1:] - ends[:-1]).astype(np.int64)
+        return np.diff(ends).astype(np.int64)
 
     def occurrences(self, slots: Sequence[str]) -> tuple[Ids, Rows]:
         """All ids of some slots [n], and the row of each."""
@@ -96,7 +96,7 @@ def spread(slot: Slot) -> int:
     return slot.max_length or 1 if slot.pooling == "none" else 1
 
 
-def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -> Sample:
+def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -> EncodedSample:
     """The sample of a split: its first `rows` rows."""
     data = replace(conf.data, negatives=1.0, window=WINDOW_ROWS)
     whole = replace(conf, data=data, train=replace(conf.train, batch_size=1))
@@ -105,14 +105,14 @@ def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -
     batch = joined(
         list(windows(Source(whole, skipped.split), features, limit=rows, skipped=skipped))
     )
-    figures, empty, labels, texts = (
+    numbers, empty, labels, texts = (
         {name: [values[name] for values in of_looks] for name in of_looks[0]}
         for of_looks in zip(*features.looks or [Look({}, {}, {}, {})], strict=True)
     )
-    return Sample(
+    return EncodedSample(
         batch,
         conf.slots,
-        {name: NumberFigures.of(np.concatenate(parts)) for name, parts in figures.items()},
+        {name: NumberFigures.of(np.concatenate(parts)) for name, parts in numbers.items()},
         {name: sum(parts) for name, parts in empty.items()},
         {name: sorted(set().union(*parts))[:SHOWN_TEXTS] for name, parts in labels.items()},
         {name: pa.chunked_array(parts, pa.large_string()) for name, parts in texts.items()},
@@ -120,7 +120,7 @@ def read_sample(conf: Conf, measured: Statistics, rows: int, skipped: Skipped) -
 
 
 class Look(NamedTuple):
-    """Some rows of the sample: what `Sample` says of all."""
+    """Some rows of the sample: what `EncodedSample` says of all."""
 
     numbers: dict[str, NDArray[np.float64]]
     empty: dict[str, int]

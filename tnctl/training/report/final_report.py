@@ -18,8 +18,12 @@ from tnctl.evaluation.importance import (
     rows_and_bytes,
 )
 from tnctl.evaluation.metrics import METRICS
-from tnctl.evaluation.split_scoring import Counts, first_given, reported_splits
-from tnctl.evaluation.value_figures import ValueFigures, figures_by_value
+from tnctl.evaluation.split_scoring import (
+    Counts,
+    figures_by_value,
+    first_given,
+    reported_splits,
+)
 from tnctl.masking import masked
 from tnctl.model.building import Model
 from tnctl.model.parameter_tables import TableFigures, total_bytes
@@ -32,7 +36,14 @@ from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
 from tnctl.training.report import page
 from tnctl.training.report.page import InputRow
-from tnctl.training.report.report_document import Baseline, Best, LogLine, Report, TableSize, Timing
+from tnctl.training.report.report_document import (
+    BaselineFigures,
+    Best,
+    LogLine,
+    Report,
+    TableSize,
+    Timing,
+)
 from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.run_folder import Log
 from tnctl.training.saving import Checkpoints
@@ -59,15 +70,25 @@ def write_report(
     `timing` is taken from an earlier report of this run, if there is one.
     """
     model, split = workers.model, first_given(conf.data, reported_splits(conf.evaluation))
-    tables = workers.figures()
-    sums = workers.sums()
+    tables, sums = workers.figures(), workers.sums()
     metrics: dict[str, JsonValue] = {}
-    counts = None
+    counts = by = trees = None
     if split is not None:
-        metrics, counts = measured_on(split, workers, stopwatch)
+        measured = workers.evaluate(split)
+        show_metrics(measured)
+        stopwatch.evaluating += measured.seconds
+        metrics, counts = measured.metrics, measured.counts
+        if names := conf.evaluation.by:
+            with waiting(f"evaluating data.{split} by {', '.join(names)}"):
+                by = figures_by_value(workers.inference, conf, split)
     importance, importance_of = importance_of_inputs(conf, workers)
     checkpoints.wait()
-    trees, seconds = baseline_of(conf, model) if conf.baseline.enabled else (None, 0.0)
+    seconds = None
+    if conf.baseline.enabled:
+        trees, seconds = baseline_of(conf, model)
+    timing = timing or timing_of(sums, total_bytes(tables), checkpoints.saver, stopwatch)
+    if seconds is not None:
+        timing = replace(timing, baseline_seconds=round(seconds, 3))
     report = Report(
         metrics=metrics,
         split=split,
@@ -82,18 +103,14 @@ def write_report(
         tables=sizes_of(model, tables),
         life=row_life.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
-        by=measured_by_value(conf, split, workers),
+        by=by,
         importance=importance or None,
-        importance_of=importance_of if importance else None,
+        importance_of=importance_of or None,
         baseline=trees,
         checkpoint=checkpoints.staged.removeprefix(files.join(conf.output, "")),
-        timing=timing or timing_of(sums, total_bytes(tables), checkpoints.saver, stopwatch),
+        timing=timing,
     )
-    if trees is not None:
-        timed = replace(report.timing, baseline_seconds=round(seconds, 3))
-        report = replace(report, timing=timed)
-    report = replace(report, weak_points=weak_points(conf, report) or None)
-    report = masked(report)
+    report = masked(replace(report, weak_points=weak_points(conf, report) or None))
     inputs = input_rows(model, tables, counts, importance, workers.embedding_norms())
     write_files(conf, report, inputs, log)
     return report
@@ -131,26 +148,6 @@ def timing_of(
     )
 
 
-def measured_on(
-    split: str, workers: Workers, stopwatch: Stopwatch
-) -> tuple[dict[str, JsonValue], Counts]:
-    """The metrics of a split, which are shown, and how often each input is present in it."""
-    measured = workers.evaluate(split)
-    show_metrics(measured)
-    stopwatch.evaluating += measured.seconds
-    return measured.metrics, measured.counts
-
-
-def measured_by_value(
-    conf: Conf, split: str | None, workers: Workers
-) -> dict[str, tuple[ValueFigures, ...]] | None:
-    """The metrics of a split for each value of `evaluation.by`; None where that is empty."""
-    if not conf.evaluation.by or split is None:
-        return None
-    with waiting(f"evaluating data.{split} by {', '.join(conf.evaluation.by)}"):
-        return figures_by_value(workers.inference, conf, split)
-
-
 def importance_of_inputs(conf: Conf, workers: Workers) -> tuple[dict[str, float], str]:
     """What the model loses with each input shuffled, and by which metric on which split."""
     split = first_given(conf.data, MEASURED_SPLITS)
@@ -179,24 +176,31 @@ def input_rows(
     norms: Mapping[str, NormSum],
 ) -> list[InputRow]:
     """Every input of a model as the report page shows it; `counts` of the reported split."""
-    rows, shown = rows_and_bytes(model, tables), []
+    sizes, rows = rows_and_bytes(model, tables), []
     for name in [*model.layout.slots, *model.layout.numeric]:
-        count, size = rows.get(name, (None, None))
+        count, size = sizes.get(name, (None, None))
         slot = model.conf.slots.get(name)
-        shown.append(
+        coverage = ids = None
+        if counts is not None:
+            coverage = counts.present[name] / counts.examples
+            ids = None if slot is None else counts.ids[name] / counts.examples
+        rows.append(
             InputRow(
-                name,
-                kind_of(model.layout, name),
-                coverage=None if counts is None else counts.present[name] / counts.examples,
-                ids=None if counts is None or slot is None else counts.ids[name] / counts.examples,
-                group=None if count is None or slot is None else slot.group or name,
+                name=name,
+                kind=kind_of(model.layout, name),
+                coverage=coverage,
+                ids=ids,
                 rows=count,
                 bytes=size,
                 norm=norms[name].mean if name in norms else None,
                 importance=importance.get(name),
+                group=None if count is None or slot is None else slot.group or name,
             )
         )
-    return shown
+    return rows
+
+
+# ---- Weak points -------------------------------------------------------------------------
 
 
 def weak_points(conf: Conf, report: Report) -> tuple[str, ...]:
@@ -209,9 +213,11 @@ def weak_points(conf: Conf, report: Report) -> tuple[str, ...]:
 
 def bounds(report: Report, name: str) -> tuple[float, float] | None:
     """The interval of a metric; None where it is undefined."""
-    intervals = report.metrics.get("intervals")
-    bounds = intervals.get(name) if isinstance(intervals, dict) else None
-    return (float(bounds[0]), float(bounds[1])) if isinstance(bounds, list) else None  # type: ignore[arg-type]
+    match report.metrics.get("intervals"):
+        case {**intervals} if isinstance(interval := intervals.get(name), list):
+            low, high = map(float, interval)
+            return low, high
+    return None
 
 
 def of_calibration(conf: Conf, report: Report) -> Iterator[str]:
@@ -253,18 +259,19 @@ def of_memorising(life: Life, report: Report) -> Iterator[str]:
         )
 
 
-def of_baseline(report: Report, baseline: Baseline) -> Iterator[str]:
+def of_baseline(report: Report, baseline: BaselineFigures) -> Iterator[str]:
     """Boosted trees that are better in the main metric."""
     others = baseline.of_split(report.split)
+    if baseline.head is not None:
+        return
     for name in ("auc", "logloss"):
         value, other = report.figure(name), number_of(others, name)
-        if value is None or other is None or baseline.head is not None:
+        if value is None or other is None:
             continue
-        sign = 1 if METRICS[name].greater_is_better else -1
-        noise = (
-            1.96 * error_of_auc(value, *_classes(report.metrics)) if name == "auc" else 0.01 * value
-        )
-        if sign * (other - value) > noise:
+        noise = 0.01 * value
+        if METRICS[name].greater_is_better:
+            noise = 1.96 * error_of_auc(value, *_classes(report.metrics))
+        if abs(other - value) > noise and (other > value) == METRICS[name].greater_is_better:
             yield (
                 f"{baseline.library} is better: {METRICS[name].title} {other:.4f} beside "
                 f"{value:.4f} on data.{report.split}. Try a search: -m sweep.trials=20"

@@ -1,38 +1,35 @@
-"""report.html: the results of a run on one page that opens without a network."""
+"""report.html: the results of a run on one page that opens without a network or a script."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from html import escape
 from itertools import pairwise
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from tnctl.checkpoint.document import number_of
 from tnctl.evaluation.metrics import METRICS, main_metrics, shown
-from tnctl.evaluation.value_figures import FIGURES as FIGURES_BY_VALUE
-from tnctl.evaluation.value_figures import ValueFigures
+from tnctl.evaluation.split_scoring import FIGURES_BY_VALUE
 from tnctl.progress import clock, size
-from tnctl.training.report.markup import (
+from tnctl.training.report.report_document import LogLine, Report
+from tnctl.training.report.terminal_tables import (
     NONE,
-    NOTHING,
-    Markup,
-    Point,
-    Series,
-    diagonal,
-    fill,
-    joined,
-    lines,
-    number,
-    table_of,
+    by_value,
+    day_table,
+    in_words,
+    side_by_side,
 )
-from tnctl.training.report.report_document import Baseline, LogLine, RecalibratedHead, Report
 
+LEFT, RIGHT, TOP, BOTTOM = 58, 466, 12, 224  # the edges of a chart, as in page.html
+MOST_POINTS = 400
+TICKS = 5  # of an axis, about
 DAYS_SHOWN = 400
-# Of recalibration: ctr does not change, and pctr comes near to it.
-FIGURES = ("logloss", "ne", "ctr", "pctr", "copc")
-NOTE = (
-    "Figures are of data.validation, to which slope and intercept were fitted. The order of "
-    "predictions stays, and so does the AUC. Evaluations while training were before this."
-)
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,23 @@ class InputRow:
     kind: str
     coverage: float | None = None  # share of examples that have an id (numbers: that are not 0)
     ids: float | None = None  # per example
-    group: str | None = None
     rows: int | None = None
     bytes: int | None = None
     norm: float | None = None  # mean norm of the group's embeddings
     importance: float | None = None  # by how much the metric falls with the input shuffled
+    group: str | None = None
+
+
+# The columns of the table of inputs: a field of InputRow, and how it is written.
+INPUT_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "kind": ("kind", str),
+    "coverage": ("coverage", "{:.1%}".format),
+    "ids per example": ("ids", "{:.2f}".format),
+    "rows": ("rows", "{:,}".format),
+    "bytes": ("bytes", size),
+    "mean norm": ("norm", "{:.4f}".format),
+    "importance": ("importance", "{:+.5f}".format),
+}
 
 
 def render(
@@ -61,7 +70,6 @@ def render(
 
     `conf` as plain values; `lines_logged` are the lines of log.jsonl.
     """
-    tables = [(name, f"{table.rows:,}", size(table.bytes)) for name, table in report.tables.items()]
     conf_text = json.dumps(conf, indent=2, ensure_ascii=False, default=str)
     sections = [
         _header(title, conf, report),
@@ -70,19 +78,73 @@ def render(
         _section("Training", _curves(lines_logged), "curves"),
         _section(f"Calibration on data.{report.split}", _calibration(report), "curves"),
         _section("Inputs", _inputs(inputs, report)),
-        _section("Beside boosted trees", baseline_table(report)),
+        _section("Beside boosted trees", _baseline(report)),
         _section("Metrics", _metrics(report)),
         *(
             _section(f"By {name}", table_of(("value", "rows", *FIGURES_BY_VALUE), by_value(values)))
             for name, values in (report.by or {}).items()
         ),
-        _section("Recalibration", recalibration_table(report)),
+        _section("Recalibration", joined(
+            _note(f"{head}: {in_words(of_head)}")
+            for head, of_head in (report.recalibration or {}).items()
+        )),
         _section("Days", _days(report)),
-        _section("Where the time went", _time(report)),
-        _section("Tables", table_of(("table", "rows", "memory"), tables)),
         _section("Conf", fill("conf", text=conf_text)),
-    ]
+    ]  # fmt: skip
     return fill("page", title=title, sections=joined(sections, "\n"))
+
+
+# ---- Markup ------------------------------------------------------------------------------
+
+
+class Markup(str):
+    """Text that is HTML already. Any other text is escaped where it is filled in."""
+
+
+NOTHING = Markup()
+
+
+@cache
+def fragments() -> dict[str, Template]:
+    """The parts of page.html by their names."""
+    text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^<!-- (\w+) -->\n", text, flags=re.MULTILINE)
+    return {
+        name: Template(body.removesuffix("\n"))
+        for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def fill(name: str, /, **values: object) -> Markup:
+    """A part of the page with its values, escaped unless they are Markup.
+
+    Raises KeyError when a value is missing.
+    """
+    texts = {
+        key: value if isinstance(value, Markup) else escape(str(value))
+        for key, value in values.items()
+    }
+    return Markup(fragments()[name].substitute(texts))
+
+
+def joined(parts: Iterable[Markup], separator: str = "") -> Markup:
+    """Parts of the page one after the other; those that are empty are left out."""
+    return Markup(separator.join(part for part in parts if part))
+
+
+def table_of(names: Iterable[object], rows: Iterable[Sequence[object]], kind: str = "") -> Markup:
+    """A table with the names of its columns; empty when there are no rows.
+
+    A row is its head and its cells, of text or Markup.
+    """
+    filled = [
+        fill("row", head=head, cells=joined(
+            cell if isinstance(cell, Markup) else fill("cell", text=cell) for cell in cells
+        ))
+        for head, *cells in rows
+    ]  # fmt: skip
+    heads = joined(fill("column", name=name) for name in names)
+    return fill("table", kind=kind, heads=heads, rows=joined(filled)) if filled else NOTHING
 
 
 def _section(name: str, body: Markup, kind: str = "block") -> Markup:
@@ -91,6 +153,99 @@ def _section(name: str, body: Markup, kind: str = "block") -> Markup:
 
 def _note(text: str) -> Markup:
     return fill("note", text=text)
+
+
+# ---- Charts ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line, of the n-th colour of the page; `dots` marks each of its points."""
+
+    name: str
+    points: Sequence[Point]
+    colour: int
+    dots: bool = False
+
+
+def chart(label: str, x_name: str, series: Sequence[Series], *, shares: bool = False) -> Markup:
+    """A line chart with a legend; empty when there is nothing to show.
+
+    With `shares` x and y have one scale, with the diagonal on which they are equal.
+    """
+    lines = [
+        replace(line, points=points, dots=line.dots or len(points) == 1)
+        for line in series
+        if (points := thinned(line.points))
+    ]
+    if not lines:
+        return NOTHING
+    xs, ys = zip(*(point for line in lines for point in line.points), strict=True)
+    if shares:
+        high = 1.05 * max(*xs, *ys) or 1.0
+        x_axis, y_axis = Axis(0, high, LEFT, RIGHT), Axis(0, high, BOTTOM, TOP)
+    else:
+        x_axis, y_axis = _axis(xs, LEFT, RIGHT, 0), _axis(ys, BOTTOM, TOP, 0.06)
+    grid = [fill("y_tick", y=y, below=y + 4, text=text) for y, text in y_axis.ticks()]
+    grid += [fill("x_tick", x=x, text=text) for x, text in x_axis.ticks()]
+    grid += [fill("x_name", text=x_name), fill("chart_equal") if shares else NOTHING]
+    parts, data = [], []
+    for line in lines:
+        at = [(x_axis(x), y_axis(y), x, y) for x, y in line.points]
+        path = "L".join(f"{x} {y}" for x, y, _, _ in at)
+        parts.append(fill("chart_line", colour=line.colour, path=path))
+        if line.dots:
+            parts += [fill("chart_dot", colour=line.colour, x=x, y=y) for x, y, _, _ in at]
+        data.append({"name": line.name, "at": at})  # for the page's script, on hovering
+    return fill(
+        "chart",
+        label=label,
+        legend=joined(fill("chart_key", colour=line.colour, name=line.name) for line in lines),
+        data=json.dumps(data),
+        grid=joined(grid),
+        series=joined(parts),
+    )
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """At most MOST_POINTS of the finite points, evenly, with the first and the last."""
+    finite = [point for point in points if all(map(math.isfinite, point))]
+    if len(finite) <= MOST_POINTS:
+        return finite
+    last = len(finite) - 1
+    return [finite[round(n * last / (MOST_POINTS - 1))] for n in range(MOST_POINTS)]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values low … high to coordinates start … end of a chart."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 2)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """The coordinates and texts of round numbers: multiples of 1, 2 or 5 powers of ten."""
+        rough = (self.high - self.low) / TICKS
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(self(n * step), f"{n * step:,.10g}") for n in range(first, last + 1)]
+
+
+def _axis(values: Sequence[float], start: float, end: float, margin: float) -> Axis:
+    """The axis of values, with a margin around them; around one value, a range of its size."""
+    low, high = min(values), max(values)
+    room = (high - low) * margin or (0.0 if high > low else abs(low) * 0.05 or 0.5)
+    return Axis(low - room, high + room, start, end)
+
+
+# ---- Sections ----------------------------------------------------------------------------
 
 
 def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
@@ -113,25 +268,29 @@ def _tiles(report: Report) -> Markup:
         note = split
         if metric.name == "auc" and (reference := report.figure("reference_auc")) is not None:
             note += f", the reference {reference:.4f}"
-        tiles.append((metric.title, _shown(value, ".5f"), note))
+        tiles.append((metric.title, shown(value, 5), note))
     if (copc := report.figure("copc")) is not None:
         clicked, predicted = (report.figure(key) or 0.0 for key in ("ctr", "pctr"))
         tiles.append(("COPC", f"{copc:.4f}", f"{clicked:.4f} clicked, {predicted:.4f} predicted"))
     rows = sum(table.rows for table in report.tables.values())
     memory = size(sum(table.bytes for table in report.tables.values()))
-    tiles.append(("rows", number(rows), f"{memory} and {report.dense_weights:,} dense weights"))
+    tiles.append(("rows", f"{rows:,}", f"{memory} and {report.dense_weights:,} dense weights"))
     if speed := report.timing.examples_per_second:
-        note = f"the run took {clock(report.timing.seconds)}"
+        timing = report.timing
+        note = (
+            f"{clock(timing.seconds)}: training {clock(timing.training_seconds)}, of which "
+            f"waiting for input {clock(timing.input_wait_seconds)}"
+        )
         tiles.append(("examples per second", f"{speed:,.0f}", note))
     filled = (fill("tile", name=name, value=value, note=note) for name, value, note in tiles)
     return fill("tiles", tiles=joined(filled))
 
 
 def _curves(lines_logged: Sequence[LogLine]) -> Markup:
-    steps = [line for line in lines_logged if line.event == "step"]
     evaluations = [line for line in lines_logged if line.event == "evaluation"]
 
     def trained(key: str) -> list[Point]:
+        steps = (line for line in lines_logged if line.event == "step")
         return [(line.step, value) for line in steps if (value := getattr(line, key)) is not None]
 
     def evaluated(key: str) -> list[Point]:
@@ -139,38 +298,29 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
         return [(step, value) for step, value in points if value is not None]
 
     charts = [
-        lines("loss", "step", [
+        chart("loss", "step", [
             Series("training", trained("loss"), 1),
             Series("validation logloss", evaluated("logloss"), 2, dots=True),
             Series("validation MSE", [] if evaluated("logloss") else evaluated("mse"), 2, True),
         ]),
-        lines("AUC", "step", [
+        chart("AUC", "step", [
             Series("training, of the epoch so far", trained("running_auc"), 1),
             Series("validation", evaluated("auc"), 2, dots=True),
             Series("validation GAUC", evaluated("gauc"), 3, dots=True),
         ]),
     ]  # fmt: skip
-    rows = trained("rows")
-    if len({count for _, count in rows[len(rows) // 4 :]}) > 1:
-        charts.append(lines("rows of all tables", "step", [Series("rows", rows, 1)]))
-    factors = trained("rate_factor")
-    if len({factor for _, factor in factors}) > 1:
-        charts.append(lines("factor of all learning rates", "step", [Series("factor", factors, 3)]))
+    for label, key in (("rows of all tables", "rows"), ("learning rate factor", "rate_factor")):
+        points = trained(key)
+        if len({value for _, value in points}) > 1:
+            charts.append(chart(label, "step", [Series(label, points, 1)]))
     return joined(charts)
 
 
 def _calibration(report: Report) -> Markup:
+    """Mean labels by prediction, and how the predictions of each label are distributed."""
     tenths = [(mean, label) for mean, label in report.bins("calibration", "prediction", "label")]
-    chart = diagonal(
-        "mean label of tenths of the examples",
-        "mean prediction",
-        Series("tenths, by prediction", tenths, 1, True),
-    )
-    return joined([chart, _histogram(report)]) if tenths else NOTHING
-
-
-def _histogram(report: Report) -> Markup:
-    """How the predictions of examples with and without a click are distributed."""
+    if not tenths:
+        return NOTHING
 
     def shares(label: str) -> list[Point]:
         bins = report.bins("histogram", "up_to", label)
@@ -181,206 +331,82 @@ def _histogram(report: Report) -> Markup:
             if total > 0
         ]
 
-    return lines(
-        "shares of each label by prediction",
-        "prediction; the last point has all above it",
-        [Series("label 0", shares("negatives"), 1), Series("label 1", shares("positives"), 2)],
-    )
+    return joined([
+        chart(
+            "mean label of tenths of the examples",
+            "mean prediction",
+            [Series("tenths, by prediction", tenths, 1, True)],
+            shares=True,
+        ),
+        chart(
+            "shares of each label by prediction",
+            "prediction; the last point has all above it",
+            [Series("label 0", shares("negatives"), 1), Series("label 1", shares("positives"), 2)],
+        ),
+    ])  # fmt: skip
 
 
 def _inputs(inputs: Sequence[InputRow], report: Report) -> Markup:
-    if not inputs:
-        return NOTHING
-    highest = max(row.importance or 0.0 for row in inputs)
-    measured = any(row.importance is not None for row in inputs)
     groups = [row.group for row in inputs if row.group is not None]
-    shared = {group for group in groups if groups.count(group) > 1}
-    names = ["input", "kind", "coverage", "ids per example", "rows", "bytes", "mean norm"]
-    names += ["importance"] if measured else []
-    rows = []
+    rows: list[list[object]] = []
     for row in inputs:
-        name = f" ({row.group})" if row.rows is not None and row.group in shared else ""
-        # Without a bar an input that every example has.
-        covered = None if row.coverage is None or row.coverage >= 1 else row.coverage
-        cells = [
-            _sorted_cell(row.kind, row.kind),
-            _sorted_cell(row.coverage, _shown(row.coverage, ".1%"), covered),
-            _sorted_cell(row.ids, _shown(row.ids, ".2f")),
-            _sorted_cell(row.rows, _shown(row.rows, ",") + name),
-            _sorted_cell(row.bytes, NONE if row.bytes is None else size(row.bytes)),
-            _sorted_cell(row.norm, _shown(row.norm, ".4f")),
-        ]
-        if measured:
-            lost = row.importance
-            share = None if lost is None or highest <= 0 else max(lost / highest, 0.0)
-            cells.append(_sorted_cell(lost, _shown(lost, "+.5f"), share))
-        rows.append((row.name, *cells))
+        rows.append([row.name])
+        for field, form in INPUT_COLUMNS.values():
+            value = getattr(row, field)
+            text = NONE if value is None else form(value)
+            if field == "rows" and groups.count(row.group or "") > 1:
+                text += f" ({row.group})"
+            rows[-1].append(fill("sorted_cell", value="" if value is None else value, text=text))
     split = f"data.{report.split}" if report.split else "no data"
-    notes = [f"Coverage and ids per example are of {split}: of a number, how often it is not 0."]
-    if shared:
-        notes.append("Slots of one share group (its name in brackets) have the same rows.")
-    if measured:
-        notes.append(
-            f"Importance is the {report.importance_of} lost when the input's values are shuffled "
+    note = (
+        f"Coverage and ids per example are of {split}: of a number, how often it is not 0. Slots "
+        "with the name of a share group in brackets have its rows."
+    )
+    if report.importance_of:
+        note += (
+            f" Importance is the {report.importance_of} lost when the input's values are shuffled "
             "between rows, together with what is made of them."
         )
-    return joined([table_of(names, rows, "sortable"), _note(" ".join(notes))])
+    table = table_of(["input", *INPUT_COLUMNS], rows, "sortable")
+    return joined([table, _note(note)]) if rows else NOTHING
 
 
-def _sorted_cell(value: Any, text: str, share: float | None = None) -> Markup:
-    fragment = "sorted_cell" if share is None else "bar_cell"
-    width = f"{min(share or 0.0, 1.0):.4f}"
-    return fill(fragment, value="" if value is None else value, text=text, share=width)
+def _baseline(report: Report) -> Markup:
+    baseline = report.baseline
+    if baseline is None:
+        return NOTHING
+    heading = f"data.{report.split}" if report.split else ""
+    note = (
+        f"The trees were trained on {baseline.rows / (baseline.rows_seen or 1):.1%} of the rows of "
+        f"data.train, with {baseline.columns:,} columns, {baseline.categorical:,} of them with "
+        "categories."
+    )
+    if baseline.head is not None:
+        note += f" Both are of head {baseline.head}."
+    rows = side_by_side(report, baseline)
+    return joined([table_of((heading, "recipe", baseline.library), rows), _note(note)])
 
 
 def _metrics(report: Report) -> Markup:
-    names = [name for name in METRICS if name != "calibration"]
-    columns = [report.metrics, *report.heads.values()]
+    heads = report.heads
     rows = [
-        (key, *(_shown(number_of(of_head, key), ".6f") for of_head in columns))
-        for key in (*names, "reference_auc")
-        if key in report.metrics
+        (key, *(shown(number_of(of_head, key), 6) for of_head in (report.metrics, *heads.values())))
+        for key in (*METRICS, "reference_auc")
+        if key in report.metrics and key != "calibration"
     ]
     main = str(report.metrics.get("head", "main head"))
-    heads = report.heads
     return table_of(["", main if heads else f"data.{report.split}", *heads], rows)
 
 
 def _days(report: Report) -> Markup:
     """Each day with the metrics of the model before it was trained on the day."""
     days = report.days or ()
-    if not days:
-        return NOTHING
-    newest = days[-DAYS_SHOWN:][::-1]
-    known = next((day.before for day in newest if day.before), {})
-    keys = [key for key in ("auc", "gauc", "logloss", "mse") if key in known]
-    rows = []
-    for day in newest:
-        figures = [_shown(number_of(day.before or {}, key), ".5f") for key in keys]
-        name, share = max(day.new_ids.items(), key=lambda of_slot: of_slot[1], default=("", None))
-        most = NONE if share is None else f"{name} {share:.1%}"
-        evicted = f"{sum((day.evicted or {}).values()):,}"
-        rows.append((day.day, f"{day.rows:,}", *figures, most, evicted, "; ".join(day.accepted)))
-    names = ("day", "examples", *keys, "most new ids", "rows evicted", "accepted")
+    newest = days[-DAYS_SHOWN:]
+    names, rows = day_table(newest)
+    rows = [[*row, "; ".join(day.accepted)] for row, day in zip(rows, newest, strict=True)]
     note = (
-        "Metrics are of the model before it was trained on the day; new ids are the share of "
-        "occurrences of ids without a row."
+        f"The last {len(newest):,} of {len(days):,} days, with the metrics of the model before it "
+        "was trained on the day, and the share of occurrences of ids without a row."
     )
-    if len(days) > len(newest):
-        note += f" These are the last {len(newest):,} of {len(days):,}."
-    return joined([_note(note), table_of(names, rows)])
-
-
-def _time(report: Report) -> Markup:
-    timing = report.timing
-    waited = timing.input_wait_seconds
-    seconds = {
-        "steps": timing.training_seconds - waited,
-        "waiting for input": waited,
-        "evaluation": timing.evaluation_seconds,
-        "checkpoints": timing.save_seconds,
-    }
-    seconds["all else"] = max(timing.seconds - sum(seconds.values()), 0.0)
-    parts = [(name, max(value, 0.0)) for name, value in seconds.items()]
-    total = sum(value for _, value in parts)
-    if not total:
-        return NOTHING
-    bars, keys = [], []
-    for colour, (name, value) in enumerate(parts, 1):
-        text = f"{name} {clock(seconds[name])} ({seconds[name] / total:.0%})"
-        bars.append(fill("time_bar", colour=colour, share=f"{value / total:.4f}"))
-        keys.append(fill("time_key", colour=colour, text=text))
-    return fill("time", bars=joined(bars), keys=joined(keys))
-
-
-def _shown(value: float | None, form: str) -> str:
-    return NONE if value is None else format(value, form)
-
-
-def by_value(values: Sequence[ValueFigures]) -> list[list[str]]:
-    """For each value of a column its text, its rows and their metrics."""
-    return [
-        [
-            "all others" if of.value is None else of.value or "(empty)",
-            f"{of.examples:,}",
-            *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE),
-        ]
-        for of in values
-    ]
-
-
-def in_words(head: RecalibratedHead) -> str:
-    """What recalibration did to a head, on one line."""
-    # By days there are none: each was for the day after.
-    names = [name for name in ("logloss", "ne", "copc") if name in head.before]
-    changes = "; " * bool(names) + ", ".join(
-        f"{name} {changed(head, name, '->')}" for name in names
-    )
-    return f"slope {head.slope:.5g}, intercept {head.intercept:.5g}{changes}"
-
-
-def changed(head: RecalibratedHead, name: str, arrow: str) -> str:
-    """A figure of a head before and after."""
-    before, after = (shown(number_of(figures, name), 5) for figures in (head.before, head.after))
-    return f"{before} {arrow} {after}"
-
-
-def recalibration_table(report: Report) -> Markup:
-    """The section of the page, empty without a recalibration."""
-    heads = report.recalibration or {}
-    names = [name for name in FIGURES if name != "ctr"]
-    rows = [
-        (head, f"{of.slope:.5g}", f"{of.intercept:.5g}", *(changed(of, key, "→") for key in names))
-        for head, of in heads.items()
-    ]
-    table = table_of(("head", "slope", "intercept", *names), rows)
-    return joined([table, _note(NOTE)]) if rows else NOTHING
-
-
-def side_by_side(report: Report, baseline: Baseline) -> list[tuple[str, str, str]]:
-    """The name of a figure, its value of the recipe, and its value of the baseline.
-
-    Metrics are those of the report's split.
-    """
-    others, timing = baseline.of_split(report.split), report.timing
-    rows = [
-        (metric.title, shown(value, 5), shown(number_of(others, metric.name), 5))
-        for metric, value in main_metrics(report.metrics)
-    ]
-    seconds = timing.training_seconds + timing.evaluation_seconds
-    recalibration = report.recalibration or {}
-    if recalibration or baseline.recalibration is not None:
-        # Without the name of a head there is only one.
-        heads = [of for head, of in recalibration.items() if baseline.head in (None, head)]
-        of_both = (heads[0] if heads else None, baseline.recalibration)
-        slopes = [NONE if fitted is None else f"{fitted.slope:.5g}" for fitted in of_both]
-        rows.append(("slope of recalibration", slopes[0], slopes[1]))
-    return [
-        *rows,
-        ("rows of data.train", f"{baseline.rows_seen:,}", f"{baseline.rows:,}"),
-        ("trees", NONE, f"{baseline.trees:,}"),
-        ("seconds", f"{seconds:,.1f}", f"{timing.baseline_seconds or 0:,.1f}"),
-    ]
-
-
-def baseline_table(report: Report) -> Markup:
-    """The section of the page, empty without a baseline."""
-    baseline = report.baseline
-    if baseline is None:
-        return NOTHING
-    heading = f"data.{report.split}" if report.split else ""
-    notes = []
-    if baseline.rows < baseline.rows_seen:
-        notes.append(
-            f"The trees were trained on {baseline.rows / baseline.rows_seen:.1%} of the rows of "
-            "data.train, chosen by a hash of their numbers."
-        )
-    if baseline.head is not None:
-        notes.append(f"Both are of head {baseline.head}.")
-    notes.append(
-        f"The trees have {baseline.columns:,} columns, {baseline.categorical:,} of them with "
-        "categories."
-    )
-    rows = side_by_side(report, baseline)
-    table = table_of((heading, "recipe", baseline.library), rows)
-    return joined([table, _note(" ".join(notes))])
+    table = table_of([*names, "accepted"], rows[::-1])
+    return joined([_note(note), table]) if days else NOTHING

@@ -13,7 +13,7 @@ from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.evaluation.metrics import METRICS
-from tnctl.evaluation.value_figures import ValueFigures
+from tnctl.evaluation.split_scoring import ValueFigures
 from tnctl.model.recalibration import Recalibration
 from tnctl.training.report.worker_figures import ExchangeReport, WorkerFigures
 
@@ -39,7 +39,7 @@ class TableSize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupLife:
+class LifeFigures:
     """The ids of a share group with rules for its rows' life; `waiting` is an estimate."""
 
     rows: Count
@@ -49,7 +49,7 @@ class GroupLife:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baseline:
+class BaselineFigures:
     """What boosted trees reach on the data of a run: tnctl.training.baseline.
 
     They were trained on `rows` of `rows_seen` of data.train; `categorical` of their `columns` have
@@ -122,11 +122,11 @@ class Report:
     best: Best | None = omitted()
     recalibration: dict[Name, RecalibratedHead] | None = omitted()
     tables: dict[Text, TableSize] = field(default_factory=dict)
-    life: dict[Text, GroupLife] | None = omitted()
+    life: dict[Text, LifeFigures] | None = omitted()
     dense_weights: Count
     importance: dict[Text, Number] | None = omitted()
     importance_of: Text | None = omitted()
-    baseline: Baseline | None = omitted()
+    baseline: BaselineFigures | None = omitted()
     by: dict[Text, tuple[ValueFigures, ...]] | None = omitted()
     """with evaluation.by: the metrics on the rows of each value"""
     weak_points: tuple[Text, ...] | None = omitted()
@@ -137,10 +137,8 @@ class Report:
     @classmethod
     def parse(cls, text: bytes) -> "Report":
         """The inverse of `to_bytes`. Raises DocumentError."""
-        values = documents.parse(dict[str, JsonValue], text)
-        metrics = {key: values[key] for key in values if key not in KEYS}
-        others = {key: value for key, value in values.items() if key in KEYS}
-        report = documents.parse(cls, json.dumps(others).encode())
+        report, values = documents.parse(cls, text), documents.parse(dict[str, JsonValue], text)
+        metrics = {key: value for key, value in values.items() if key not in KEYS}
         return dataclasses.replace(report, metrics=metrics)
 
     def to_bytes(self) -> bytes:

@@ -64,9 +64,9 @@ class EventFile:
 
     def close(self) -> None:
         """End the file."""
+        self.flush()
         self._writer.close()
         if self._spool is not None:
-            files.upload_folder(self._spool.name, self._url)
             self._spool.cleanup()
 
     def add(self, event: Any, steps: int) -> None:
@@ -82,16 +82,10 @@ class EventFile:
 
     def metrics(self, steps: int, metrics: dict[str, Any], name: str = "validation") -> None:
         """Write an evaluation's metrics that are numbers, of other heads under their names."""
-        for prefix, values in {
-            name: metrics,
-            **{f"{name}/{head}": values for head, values in metrics.get("heads", {}).items()},
-        }.items():
-            numbers = {
-                f"{prefix}/{key}": float(value)
-                for key, value in values.items()
-                if isinstance(value, int | float)
-            }
-            self.scalars(steps, numbers)
+        numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+        self.scalars(steps, {f"{name}/{key}": float(value) for key, value in numbers.items()})
+        for head, values in metrics.get("heads", {}).items():
+            self.metrics(steps, values, f"{name}/{head}")
 
     def weights(self, steps: int, model: "Model") -> None:
         """Write histograms of every dense weight, and of the norms of each table's embeddings."""

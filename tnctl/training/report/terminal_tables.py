@@ -9,10 +9,8 @@ from tnctl.checkpoint.document import number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.evaluation.importance import Importance
 from tnctl.evaluation.metrics import main_metrics, shown
-from tnctl.evaluation.value_figures import FIGURES, ValueFigures
-from tnctl.training.report.page import by_value, side_by_side
-from tnctl.training.report.page import in_words as recalibration_in_words
-from tnctl.training.report.report_document import Baseline, Report
+from tnctl.evaluation.split_scoring import FIGURES_BY_VALUE, ValueFigures
+from tnctl.training.report.report_document import BaselineFigures, RecalibratedHead, Report
 from tnctl.training.run_folder import PAGE, REPORT
 
 NONE = "–"
@@ -28,7 +26,8 @@ MOST_DAYS = 10  # of the newest in the table of days
 
 def show_report(output: str, report: Report) -> None:
     """The main figures of a report, and where the rest is."""
-    show_days(report.days or ())
+    if report.days:
+        progress.table("", *day_table(report.days[-MOST_DAYS:]))
     rows = [(metric.title, shown(value, 5)) for metric, value in main_metrics(report.metrics)]
     if rows:
         rows[0] = (f"{rows[0][0]} ({report.split})", rows[0][1])
@@ -43,11 +42,10 @@ def show_report(output: str, report: Report) -> None:
         rows.append((f"best {best.monitor} on validation", words))
     for head, of_head in (report.recalibration or {}).items():
         name = f"recalibrated, {head}" if report.heads else "recalibrated"
-        rows.append((name, recalibration_in_words(of_head)))
+        rows.append((name, in_words(of_head)))
     if days := report.days:
         rows.append(("days", f"{len(days):,}, the last trained {days[-1].day}"))
-        newest = next((day for day in reversed(days) if day.before is not None), None)
-        if newest is not None:
+        for newest in [day for day in days if day.before is not None][-1:]:
             rows += _main_figure(newest.before or {}, f"of {newest.day} before it was trained")
     for name, table in report.tables.items():
         rows.append((f"rows of {name}", f"{table.rows:,} ({progress.size(table.bytes)})"))
@@ -58,56 +56,42 @@ def show_report(output: str, report: Report) -> None:
     if report.importance:
         most = sorted(report.importance.items(), key=lambda entry: -entry[1])[:MOST_INPUTS]
         metric = (report.importance_of or "").partition(" ")[0]
-        rows.append(
-            (f"{metric} lost when shuffled", ", ".join(f"{n} {loss:.4f}" for n, loss in most))
-        )
+        losses = ", ".join(f"{name} {loss:.4f}" for name, loss in most)
+        rows.append((f"{metric} lost when shuffled", losses))
     if speed := report.timing.examples_per_second:  # 0 of a run that had nothing left to train
         rows.append(("examples/s while training", f"{speed:,.0f}"))
-    rows += [
-        ("checkpoint", files.join(output, report.checkpoint)),
-        ("report", files.join(output, REPORT)),
-        ("page", files.join(output, PAGE)),
-    ]
+    for name, path in (("checkpoint", report.checkpoint), ("report", REPORT), ("page", PAGE)):
+        rows.append((name, files.join(output, path)))
     progress.table("", ("trained", ""), rows)
     for name, values in (report.by or {}).items():
-        show_by_value(name, values[:MOST_VALUES])
-    if report.baseline is not None:
-        show_baseline(report, report.baseline)
+        progress.table("", (name, "rows", *FIGURES_BY_VALUE), by_value(values[:MOST_VALUES]))
+    if (baseline := report.baseline) is not None:
+        heading = f"on data.{report.split}" if report.split else ""
+        names = (heading, "recipe", baseline.library)
+        progress.table("", names, side_by_side(report, baseline))
     for sentence in report.weak_points or ():
         progress.say(f"weak point: {sentence}")
 
 
-def show_by_value(name: str, values: Sequence[ValueFigures]) -> None:
-    """The metrics on the rows of each value of a column, as the page has them."""
-    progress.table("", (name, "rows", *FIGURES), by_value(values))
-
-
-def show_baseline(report: Report, baseline: Baseline) -> None:
-    """The main figures of a run beside those of its baseline, on the same rows."""
-    heading = f"on data.{report.split}" if report.split else ""
-    progress.table("", (heading, "recipe", baseline.library), side_by_side(report, baseline))
-
-
-def show_days(days: Sequence[DayRecord]) -> None:
-    """The newest days: the model on each before it was trained on it, and what came and went."""
-    if not days:
-        return
-    with_reference = any("reference_auc" in (day.before or {}) for day in days)
-    names = ["day", "examples", "auc before", *["reference"] * with_reference]
-    names += ["most new ids", "rows evicted"]
+def day_table(days: Sequence[DayRecord]) -> tuple[list[str], list[list[str]]]:
+    """The names of columns, and a row for each day."""
+    known = {key for day in days for key in day.before or {}}
+    keys = ["mse" if "mse" in known and "auc" not in known else "auc"]
+    names = ["day", "examples", f"{keys[0]} before"]
+    if "reference_auc" in known:
+        keys, names = [*keys, "reference_auc"], [*names, "reference"]
     rows = []
-    for day in days[-MOST_DAYS:]:
-        keys = ("auc", "reference_auc") if with_reference else ("auc",)
+    for day in days:
         metrics = [number_of(day.before or {}, key) for key in keys]
         slot = max(day.new_ids, key=lambda name: day.new_ids[name], default=None)
-        rows.append((
+        rows.append([
             day.day,
             f"{day.rows:,}",
-            *[NONE if metric is None else shown(metric, 4) for metric in metrics],
+            *(NONE if metric is None else shown(metric, 4) for metric in metrics),
             NONE if slot is None else f"{day.new_ids[slot]:.1%} of {slot}",
             NONE if day.evicted is None else f"{sum(day.evicted.values()):,}",
-        ))  # fmt: skip
-    progress.table("", names, rows)
+        ])  # fmt: skip
+    return [*names, "most new ids", "rows evicted"], rows
 
 
 def _main_figure(figures: dict[str, JsonValue], of: str) -> list[tuple[str, str]]:
@@ -133,3 +117,55 @@ def show_importance(importance: Importance) -> None:
     ]
     examples = f"{importance.examples:,} examples of data.{importance.split}"
     progress.table(f"{metric} {importance.whole:.5f} on {examples}", names, rows)
+
+
+# ---- Figures in words, which the page has too --------------------------------------------
+
+
+def by_value(values: Sequence[ValueFigures]) -> list[list[str]]:
+    """For each value of a column its text, its rows and their metrics."""
+    return [
+        [
+            "all others" if of.value is None else of.value or "(empty)",
+            f"{of.examples:,}",
+            *(shown(getattr(of, name), 4) for name in FIGURES_BY_VALUE),
+        ]
+        for of in values
+    ]
+
+
+def in_words(head: RecalibratedHead) -> str:
+    """What recalibration did to a head, on one line."""
+    changes = [
+        f"{name} {' -> '.join(shown(number_of(of, name), 5) for of in (head.before, head.after))}"
+        for name in ("logloss", "ne", "copc")
+        if name in head.before  # none by days: each was for the day after
+    ]
+    fitted = f"slope {head.slope:.5g}, intercept {head.intercept:.5g}"
+    return "; ".join([fitted, *filter(None, [", ".join(changes)])])
+
+
+def side_by_side(report: Report, baseline: BaselineFigures) -> list[tuple[str, str, str]]:
+    """The name of a figure, its value of the recipe, and its value of the baseline.
+
+    Metrics are of the report's split.
+    """
+    others, timing = baseline.of_split(report.split), report.timing
+    rows = [
+        (metric.title, shown(value, 5), shown(number_of(others, metric.name), 5))
+        for metric, value in main_metrics(report.metrics)
+    ]
+    recalibration = report.recalibration or {}
+    if recalibration or baseline.recalibration is not None:
+        # Without the name of a head there is only one.
+        heads = [of for head, of in recalibration.items() if baseline.head in (None, head)]
+        fitted = (heads[0] if heads else None, baseline.recalibration)
+        recipe, trees = (NONE if of is None else f"{of.slope:.5g}" for of in fitted)
+        rows.append(("slope of recalibration", recipe, trees))
+    seconds = timing.training_seconds + timing.evaluation_seconds
+    return [
+        *rows,
+        ("rows of data.train", f"{baseline.rows_seen:,}", f"{baseline.rows:,}"),
+        ("trees", NONE, f"{baseline.trees:,}"),
+        ("seconds", f"{seconds:,.1f}", f"{timing.baseline_seconds or 0:,.1f}"),
+    ]

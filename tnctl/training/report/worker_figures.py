@@ -1,8 +1,8 @@
 """What each of several workers owns, did and was waited for: log.jsonl, report.json, display."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,15 @@ class WorkerFigures:
 
     def since(self, earlier: "WorkerFigures") -> "WorkerFigures":
         """What the worker has now, and the sums since earlier figures of it."""
-        values = asdict(self)
-        for name, value in asdict(earlier).items():
-            if name not in HELD:
-                values[name] -= value
-        return WorkerFigures(**values)
+        return self._with_sums(lambda name: getattr(self, name) - getattr(earlier, name))
+
+    def rounded(self) -> "WorkerFigures":
+        """These figures with whole milliseconds."""
+        return self._with_sums(lambda name: round(getattr(self, name), 3))
+
+    def _with_sums(self, value_of: Callable[[str], Any]) -> "WorkerFigures":
+        names = [field.name for field in fields(self) if field.name not in HELD]
+        return replace(self, **{name: value_of(name) for name in names})
 
     @property
     def seconds(self) -> float:
@@ -71,13 +75,6 @@ class WorkerFigures:
     def bytes_per_second(self) -> float:
         """Sent and received."""
         return (self.sent_bytes + self.received_bytes) / self.seconds if self.seconds else 0.0
-
-    def rounded(self) -> "WorkerFigures":
-        """These figures with whole milliseconds."""
-        values = asdict(self)
-        return WorkerFigures(
-            **{name: value if name in HELD else round(value, 3) for name, value in values.items()}
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

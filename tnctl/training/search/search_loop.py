@@ -1,42 +1,62 @@
-"""A search: trials one after the other, shared with other commands of the same search."""
+"""A search: trials in an Optuna study, which several commands of the same search may share."""
 
+import fcntl
+import logging
+import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
+from optuna.pruners import MedianPruner, NopPruner
 from optuna.samplers import TPESampler
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tnctl import files, progress
+from tnctl.checkpoint.chain import differing_keys
 from tnctl.checkpoint.document import number_of
-from tnctl.data.days import daily
+from tnctl.data import batch_sizes
 from tnctl.documents import plain
-from tnctl.errors import Failure, refuse_if
+from tnctl.errors import Failure, UserError, refuse_if, shortened
 from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
 from tnctl.training import events, run_folder
 from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run import train
-from tnctl.training.search import study
-from tnctl.training.search.search_parameters import Parameter, Value, words
+from tnctl.training.search.search_confs import (
+    Parameter,
+    Space,
+    Value,
+    check,
+    conf_of_all_data,
+    conf_of_trial,
+    words,
+)
 from tnctl.training.state import RunState
 from tnctl.training.sweeping import attempted
 
+JOURNAL = "sweep.journal"  # in the output
+NAME = "sweep"  # of the study in that journal, which may be moved with the output
+ATTRIBUTE = "tnctl"  # of the study: what all its trials have in common
+VERSION = 1
+BEGINNING = b'{"op_code":'  # of a journal
+LONGEST_REASON = 300  # characters of what Optuna, or a database, says
 # Keys in which trials of one search may differ.
 NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}
 SECONDS_BETWEEN_LOOKS = 0.05
-# Optuna's states, those of the best trials first, as the table shows them.
-STATES = {
-    "COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "WAITING": "unfinished",
-    "FAIL": "undefined",
-}  # fmt: skip
+# Optuna's states as the table shows them, the best trials first.
+STATES = {"COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "FAIL": "undefined"}
 FOLDER = re.compile(r"(trial|refit)-[0-9]{4,}")  # of a run of a search
 LONGEST_VALUE = 40  # characters of a value in the table
 
@@ -51,42 +71,6 @@ class Settings:
     storage: str | None = None
     overwrite: bool = False
     golden: int = 200
-
-
-@dataclass(frozen=True)
-class Space:
-    """The parameters, and the conf that their values make: texts of Hydra's grammar, by key."""
-
-    parameters: Sequence[Parameter]
-    conf_of: Callable[[dict[str, str]], Conf]
-
-    def texts(self, values: dict[str, Value]) -> dict[str, str]:
-        """Values in Hydra's grammar."""
-        return {entry.key: entry.text_of(values[entry.key]) for entry in self.parameters}
-
-    def first(self) -> Conf:
-        """The conf with the first value of every parameter."""
-        return self.conf_of({entry.key: entry.tested()[0] for entry in self.parameters})
-
-
-def check(conf: Conf) -> None:
-    """Refuse a conf that cannot be searched. Raises UserError."""
-    refuse_if(
-        conf.data.source("validation") is None,
-        "sweep.trials chooses by data.validation, which is not given. Give data.validation=FILES, "
-        "or data.split.validation=0.1",
-    )
-    refuse_if(
-        daily(conf),
-        "sweep.trials goes by one set of data, and data.train has {day}. Name the files of some "
-        "days, and of later ones as data.validation",
-    )
-    refuse_if(
-        conf.cluster.start is not None,
-        "sweep.trials trains each run in one process; the same command given several times shares "
-        "the trials. Leave out cluster=local and its keys; where the conf file itself starts "
-        "workers, give cluster.start=null",
-    )
 
 
 @dataclass(frozen=True)
@@ -149,15 +133,6 @@ def folder_of(number: int) -> str:
     return f"trial-{number:04d}"
 
 
-def report_of(output: str, number: int) -> Report:
-    """The report of a trial that was trained to its end. Raises Failure."""
-    url = files.join(output, folder_of(number))
-    report = run_folder.finished(url)
-    if report is None:
-        raise Failure(f"{url} has no whole report of the best trial. Give overwrite=true")
-    return report
-
-
 def search(space: Space, settings: Settings) -> tuple[Results, int]:
     """Make the trials that are left, and show a table; the exit code is not 0 when some failed.
 
@@ -166,8 +141,8 @@ def search(space: Space, settings: Settings) -> tuple[Results, int]:
     """
     first = space.first()
     check(first)
-    study.quiet_optuna()
-    with study.storage_errors(settings.storage or files.join(first.output, study.JOURNAL)):
+    quiet_optuna()
+    with storage_errors(settings.storage or files.join(first.output, JOURNAL)):
         trials = Trials(space, settings, first)
         trials.make()
         failed = trials.failed
@@ -179,6 +154,35 @@ def search(space: Space, settings: Settings) -> tuple[Results, int]:
             "them again"
         )
     return results, max(failed.values(), default=0)
+
+
+def refit(conf: Conf, output: str, number: int, golden: int) -> tuple[str, Report]:
+    """Train the conf of the best trial, which has ended, on all data but data.test.
+
+    Or resume that. Returns the folder, which another best trial does not share, and the report.
+    """
+    trial = files.join(output, folder_of(number))
+    report = run_folder.finished(trial)
+    if report is None:
+        raise Failure(f"{trial} has no whole report of the best trial. Give overwrite=true")
+    folder = files.join(output, f"refit-{number:04d}")
+    # The passes are the best with the batch size of the trial.
+    conf = conf_of_all_data(batch_sizes.resolved(conf)[0], passes_of_best(report))
+    return folder, train(replace(conf, output=folder), golden=golden)
+
+
+def passes_of_best(report: Report) -> int:
+    """How many passes the model took that a run has kept.
+
+    Where the best model is of the middle of a pass, those up to the nearest end of one.
+    """
+    if report.best is None or not report.best.kept:
+        return len(report.epochs)
+    step = report.best.step
+    return min(report.epochs, key=lambda epoch: abs(epoch.step - step)).epoch
+
+
+# ---- Trials ------------------------------------------------------------------------------
 
 
 class Trials:
@@ -195,6 +199,7 @@ class Trials:
         self._monitor = first.evaluation.monitor
         self.failed: dict[int, int] = {}
         common = {
+            "version": VERSION,
             "parameters": plain(tuple(space.parameters)),
             "seed": settings.seed,
             "monitor": self._monitor,
@@ -203,14 +208,14 @@ class Trials:
         if (local := files.local_path(self._output)) is not None:
             local.mkdir(parents=True, exist_ok=True)  # for locks
         with self._turn():
-            storage = study.storage_at(settings.storage, self._output)
-            name = study.NAME
+            storage = storage_at(settings.storage, self._output)
+            name = NAME
             if settings.storage is not None:  # which may have other searches: by its path
                 name = str(masked(self._output if local is None else str(local.resolve())))
             if settings.overwrite:
                 self._remove_earlier(storage, name)
-            greater = bool(METRICS[self._monitor].greater_is_better)
-            self._study = study.opened(storage, name, common, greater=greater, prune=settings.prune)
+            self._study = opened(storage, name, common)
+        self._study.pruner = MedianPruner() if settings.prune else NopPruner()
 
     def _remove_earlier(self, storage: Any, name: str) -> None:
         """Remove an earlier search in the output. Raises UserError while a command is at it."""
@@ -221,7 +226,11 @@ class Trials:
         ]
         for folder in runs:
             run_folder.refuse_foreign(folder)
-        study.delete(storage, name, self._held)
+        if (study := existing(storage, name)) is not None:
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                with self._held(trial.number):
+                    pass
+            optuna.delete_study(study_name=name, storage=storage)
         for folder in runs:
             run_folder.remove(folder)
 
@@ -291,12 +300,13 @@ class Trials:
         parameters = self._space.parameters
         texts = self._space.texts({entry.key: entry.suggested(trial) for entry in parameters})
         progress.say(f"trial {number} of {settings.trials}  {words(texts)}")
-        report, code = attempted(
-            f"trial {number}",
-            lambda: run_trial(
-                self._conf(number, texts), settings.golden, partial(self._is_poor, trial)
-            ),
-        )
+
+        def run() -> Report | None:
+            output = files.join(self._output, folder_of(number))
+            conf = conf_of_trial(self._space.conf_of(texts), output)
+            return run_trial(conf, settings.golden, partial(self._is_poor, trial))
+
+        report, code = attempted(f"trial {number}", run)
         with self._turn():
             if code:  # it stays one that has not ended, and is tried again with the same values
                 self.failed[number] = code
@@ -307,19 +317,6 @@ class Trials:
                 )
             else:
                 self._complete(trial, report)
-
-    def _conf(self, number: int, texts: dict[str, str]) -> Conf:
-        """The conf of a trial. Raises UserError for values that do not make one."""
-        conf = self._space.conf_of(texts)
-        # What is chosen by validation data must not have been looked at on test data. A share of
-        # data.split stays what it is: without it, its rows would be trained.
-        return replace(
-            conf,
-            output=files.join(self._output, folder_of(number)),
-            data=replace(conf.data, test=None),
-            evaluation=replace(conf.evaluation, test=False),
-            baseline=replace(conf.baseline, enabled=False),  # the same trees for all trials
-        )
 
     def _is_poor(self, trial: Trial, values: Sequence[float | None]) -> bool:
         """Record the evaluations of a trial so far; whether it is worse than most others were.
@@ -384,3 +381,145 @@ def run_trial(conf: Conf, golden: int, judge: Judge) -> Report | None:
         return train(conf, golden=golden, observer=partial(Pruning, conf.evaluation.monitor, judge))
     except PrunedError:
         return None
+
+
+# ---- The study ---------------------------------------------------------------------------
+
+
+class JournalLock:
+    """The lock of a journal, which the kernel releases when its process is killed.
+
+    A last line that was not written to its end is removed: nothing has happened by it yet.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def acquire(self) -> bool:
+        """Wait until no other process writes to the journal."""
+        self._stream = self._journal.open("rb+")
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._stream, fcntl.LOCK_EX)
+        if self._stream.seek(0, os.SEEK_END):
+            self._stream.seek(-1, os.SEEK_END)
+            if self._stream.read(1) != b"\n":
+                self._stream.seek(0)
+                self._stream.truncate(self._stream.read().rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        """Let the next process write."""
+        self._stream.close()
+
+
+def storage_at(url: str | None, output: str) -> Any:
+    """Optuna's storage at a file or the URL of a database, by default a journal in the output.
+
+    Raises UserError for a file that is no journal, Failure for a damaged one.
+    """
+    if url is not None and "://" in url and not url.startswith("file://"):
+        return RDBStorage(url)
+    url = url or files.join(output, JOURNAL)
+    journal = files.local_path(url)
+    if journal is None:
+        raise UserError(
+            f"a journal is a file of this machine, and {masked(url)} is none. Give "
+            "sweep.storage=FILE or the URL of a database, such as sqlite:////tmp/sweep.db"
+        )
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    refuse_if(
+        os.path.lexists(journal) and not is_journal(journal),
+        f"{url} is no journal of a search. Move it away, or give sweep.storage=FILE",
+    )
+    try:
+        return JournalStorage(JournalFileBackend(str(journal), lock_obj=JournalLock(journal)))
+    except OSError:
+        raise
+    except Exception as error:  # it replays what it reads, which may be anything
+        reason = shortened(f"{type(error).__name__}: {error}", LONGEST_REASON)
+        raise Failure(
+            f"{url} is damaged: {reason}. Choose another output, or move it away and give "
+            "overwrite=true to begin again"
+        ) from error
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a path is a file that Optuna has begun, or an empty one."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(BEGINNING)) in (b"", BEGINNING)
+
+
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turn what Optuna, a database or the file system raises in the block into a Failure."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if not isinstance(error, OSError | ImportError) and library not in (
+            "optuna", "sqlalchemy", "alembic"
+        ):  # fmt: skip
+            raise
+        cause = error.__cause__ or error
+        reason = shortened(str(getattr(cause, "strerror", None) or cause), LONGEST_REASON)
+        raise Failure(f"{masked(url)} cannot be used: {reason}") from error
+
+
+def existing(storage: Any, name: str) -> Any:
+    """The study of this name; None where there is none. Raises UserError for another program's."""
+    if name not in optuna.get_all_study_names(storage):
+        return None
+    # Not `create_study`, which writes to the journal in any case.
+    study = optuna.load_study(study_name=name, storage=storage)
+    kept = study.user_attrs.get(ATTRIBUTE)
+    refuse_if(
+        study.get_trials(deepcopy=False) if kept is None else kept.get("version") != VERSION,
+        f"the study {masked(name)} is of another program, or of another version of tnctl. Choose "
+        "another output",
+    )
+    return study
+
+
+def opened(storage: Any, name: str, common: dict[str, Any]) -> Any:
+    """The study of this name, which is made where there is none.
+
+    `common` is what all its trials have in common, as plain values. Raises UserError for the study
+    of another search.
+    """
+    study = existing(storage, name)
+    if study is None:
+        greater = METRICS[common["monitor"]].greater_is_better
+        direction = "maximize" if greater else "minimize"
+        study = optuna.create_study(study_name=name, storage=storage, direction=direction)
+    if (kept := study.user_attrs.get(ATTRIBUTE)) is None:
+        study.set_user_attr(ATTRIBUTE, common)
+    else:
+        refuse_other_search(kept, common)
+    return study
+
+
+def refuse_other_search(kept: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise UserError when a study is of another search, with what differs."""
+    old, new = ({entry["key"]: entry for entry in c["parameters"]} for c in (kept, wanted))
+    differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if not differing:
+        differing = differing_keys(wanted["conf"], kept["conf"])
+        differing += ["sweep.seed"] if kept["seed"] != wanted["seed"] else []
+    refuse_if(
+        differing,
+        f"the output has trials of another search; these differ: {', '.join(differing)}. Choose "
+        "another output, or overwrite=true to begin again",
+    )
+
+
+def quiet_optuna() -> None:
+    """Keep Optuna's own lines off the terminal: this program says what happens."""
+    optuna.logging.set_verbosity(logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    warnings.filterwarnings("ignore", module="optuna")
+    # By its text: on Python 3.12 it is one of this program's modules.
+    warnings.filterwarnings("ignore", message="The reported value is ignored")
