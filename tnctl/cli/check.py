@@ -11,7 +11,7 @@ from tnctl.model.quiet import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
-    from tnctl.data.id_growth import Growth
+    from tnctl.data.statistics import Growth
     from tnctl.training.check.forecast import Forecast, WorkerMemory
 
 TAKES = ("conf", "rows", "format")

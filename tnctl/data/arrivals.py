@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from tnctl.data.file_pieces import Piece, require
 from tnctl.data.generated import (
     Effects,
-    below,
     bits,
     effects_of,
     lists_of,
@@ -47,8 +46,10 @@ from tnctl.data.generated import (
     parsed_range,
     pieces_of,
     sixteenth,
+    sixteenths,
     standardized,
     truth,
+    uniform,
 )
 from tnctl.errors import UserError, refuse_if
 
@@ -104,7 +105,7 @@ def hidden() -> Logits:
     """What the taste of the user and the kind of the item add to the logit: [KINDS, KINDS]."""
     even = np.full(KINDS, 1 / KINDS)
     users, items = (
-        standardized(truth(_draw, HIDDEN_DRAW, place, KINDS, 1 + RANK), even) for place in (0, 1)
+        standardized(truth(_draw, HIDDEN_DRAW, index, KINDS, 1 + RANK), even) for index in (0, 1)
     )
     both = users[:, 1:] @ items[:, 1:].T
     return (
@@ -138,34 +139,31 @@ def _number(name: str) -> int | None:
     return number if number >= 0 and name == date.fromisoformat(name).isoformat() else None
 
 
-def days_between(first: str | None, last: str | None, most: int) -> list[str]:
-    """The days of a range of data.days, at most `most`. All can be generated: it needs an end.
+def days(wanted: list[str] | tuple[str | None, str | None], most: int) -> list[str]:
+    """The days of data.days: a list, or all of a range of at most `most`, which needs an end.
 
     Raises UserError.
     """
-    if last is None:
-        raise UserError(
-            "data.format=arrivals has days without end: name the last one, such as "
-            "data.days=..2026-01-07"
-        )
-    begin, end = _number(first or FIRST_DAY.isoformat()), _number(last)
-    refuse_other_days([day for day, n in ((first, begin), (last, end)) if day and n is None])
-    assert begin is not None and end is not None
+    first, last = (wanted[0], wanted[-1]) if isinstance(wanted, tuple) else (None, None)
     refuse_if(
-        end - begin >= most,
-        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+        isinstance(wanted, tuple) and last is None,
+        "data.format=arrivals has days without end: name the last one, such as "
+        "data.days=..2026-01-07",
     )
-    return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
-
-
-def refuse_other_days(days: list[str]) -> None:
-    """Refuse names that are no days of the stream. Raises UserError."""
-    for day in days:
+    for day in filter(None, wanted):
         refuse_if(
             _number(day) is None,
             f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
             f"2026-01-31. Received: data.days with {day}",
         )
+    if isinstance(wanted, list):
+        return wanted
+    begin, end = _number(first or FIRST_DAY.isoformat()) or 0, _number(str(last)) or 0
+    refuse_if(
+        end - begin >= most,
+        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+    )
+    return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
 
 
 def pieces(first: int, end: int, needed: list[str], seen: int) -> Iterator[Piece]:
@@ -213,7 +211,7 @@ def rows(
         shown += effect
     tastes, kinds = classes(users, items)
     logit = shown + hidden()[tastes, kinds]
-    label = below(_sigmoid(logit), _draw(LABEL_DRAW, numbers))
+    label = uniform(_draw(LABEL_DRAW, numbers)) < _sigmoid(logit)
     columns["label"] = pa.array(label.astype(np.float32))
     columns["planted"] = pa.array(logit)
     if "reachable" in needed:
@@ -275,7 +273,7 @@ def _tags(items: Ids) -> tuple[pa.Array, Logits]:
     """The tags of each row's item, and their effects summed."""
     shown, draws = effects(TAGS), _draw(TAG_DRAW, items)
     counts = sixteenth(_draw(ITEM_DRAW, items), 2) % np.uint64(LISTED + 1)
-    ids = shown.chosen[np.stack([sixteenth(draws, part) for part in range(LISTED)], axis=1)]
+    ids = shown.chosen[sixteenths(draws)]
     column, listed = lists_of(shown.texts, ids, counts)
     return column, np.where(listed, shown.main[ids], 0.0).sum(axis=1)
 

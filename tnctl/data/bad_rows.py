@@ -5,7 +5,6 @@ Rows and windows beyond the limits of tnctl/limits.py are among them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl import limits
-from tnctl.data.file_pieces import Place, Where, is_before, named
+from tnctl.data.file_pieces import BadRows, Where, fault_at
 from tnctl.errors import Failure, UserError
 from tnctl.progress import say
 
@@ -42,8 +41,7 @@ def refuse(
     if wrong.any():
         rows = np.flatnonzero(wrong)
         first = int(rows[0])
-        of_column = f", column '{column}'" if column is not None else ""
-        raise BadRowsError(f"{named(where(first))}{of_column}: {fault(first)}", rows)
+        raise BadRowsError(fault_at(where(first), fault(first), column), rows)
 
 
 @contextmanager
@@ -67,34 +65,25 @@ def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
     return lambda row: where(int(rows[row]))
 
 
-@dataclass
-class Skipped:
-    """How many rows of one pass over a split, or over the input of a command, were left out.
+class Skipped(BadRows):
+    """The rows that one pass over a split, or over the input of a command, left out.
 
-    `split` is one of SPLITS, or else the name of the input; `first` says why the first was, and
-    `first_at` where it is, if that is known. Each process that reads a part has one, of which
-    another may `add` the counts.
+    `split` is one of SPLITS, or else the name of the input. Each process that reads a part has one,
+    of which another may `add` the counts.
     """
 
-    split: str
-    limit: int
-    rows: int = 0
-    first: str = ""
-    first_at: Place | None = None
+    def __init__(self, split: str, limit: int) -> None:
+        """`limit` is data.bad_rows."""
+        super().__init__()
+        self.split, self.limit = split, limit
 
-    def add(self, rows: int, reason: str, first: Place | None = None) -> None:
-        """Count rows. Raises `Failure` when there are more than data.bad_rows allows."""
-        self.note(rows, reason, first)
+    def add(self, rows: int, reason: str) -> None:
+        """As `note`. Raises `Failure` when there are more rows than data.bad_rows allows."""
+        self.note(rows, reason)
         self.check()
 
-    def note(self, rows: int, reason: str, first: Place | None = None) -> None:
-        """Count rows of which more may be bad for other reasons, and come before these."""
-        if rows and (not self.first or is_before(first, self.first_at)):
-            self.first, self.first_at = reason, first
-        self.rows += rows
-
     def check(self) -> None:
-        """Raise `Failure` when there are more than data.bad_rows allows."""
+        """Raise `Failure` when there are more rows than data.bad_rows allows."""
         if self.rows > self.limit:
             raise Failure(
                 f"{self.source} has over {self.limit:,} rows that cannot be read, the most "

@@ -56,14 +56,19 @@ def sixteenth(draws: NDArray[np.uint64], part: int) -> NDArray[np.uint64]:
     return (draws >> np.uint64(16 * part)) & np.uint64(0xFFFF)
 
 
-def below(share: NDArray[np.float64], draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether a uniform number of 53 bits, from 64 bits each, is below `share`."""
-    return (draws >> np.uint64(11)) * 2.0**-53 < share
+def sixteenths(draws: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """The four parts of draws [n] of 64 bits, as `sixteenth` has them: [n, 4]."""
+    return draws.astype("<u8", copy=False).view("<u2").reshape(-1, 4)
+
+
+def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers of 53 bits in [0, 1), from 64 bits each."""
+    return (draws >> np.uint64(11)) * 2.0**-53
 
 
 def near_normal(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Near-normal numbers of deviation 1 from 64 bits each: four uniforms summed."""
-    total = draws.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
+    total = sixteenths(draws).sum(axis=1, dtype=np.int64)
     scaled: NDArray[np.float64] = (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
     return scaled
 
@@ -239,8 +244,8 @@ def rows(first: int, end: int, needed: Collection[str] = COLUMNS) -> pa.Table:
         columns[name], effect = _numeric(index, name, numbers)
         additive += effect
     logit = additive + 0.5 * (np.einsum("ij,ij->i", total, total) - square)
-    uniform = (_draw(LABEL_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
-    label = uniform * (1 + np.exp(-logit.astype(np.float64))) < 1
+    chance = 1 + np.exp(-logit.astype(np.float64))
+    label = uniform(_draw(LABEL_DRAW, numbers)) * chance < 1
     columns["label"] = pa.array(label.astype(np.float32))
     columns["planted"] = pa.array(logit)
     columns["planted_additive"] = pa.array(additive)
@@ -263,16 +268,13 @@ def _slot(name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray, np.ndar
 
 def _ids(name: str, numbers: np.ndarray) -> np.ndarray:
     """The id, from 0, that each row has in a slot with one."""
-    index = _index(name)
-    draw = _draw(index // 4, numbers) >> np.uint64(16 * (index % 4))
-    return _planted(name).chosen[draw & np.uint64(0xFFFF)]
+    stream, part = divmod(_index(name), 4)
+    return _planted(name).chosen[sixteenth(_draw(stream, numbers), part)]
 
 
 def _sixteen(stream: int, numbers: np.ndarray, count: int) -> np.ndarray:
     """`count` 16-bit draws of each number, [n, count]: four of each stream from `stream` on."""
-    streams = [_draw(stream + k, numbers) for k in range((count + 3) // 4)]
-    shifts = np.arange(0, 64, 16, dtype=np.uint64)
-    draws = [(draw[:, None] >> shifts) & np.uint64(0xFFFF) for draw in streams]
+    draws = [sixteenths(_draw(stream + k, numbers)) for k in range((count + 3) // 4)]
     return np.concatenate(draws, axis=1)[:, :count]
 
 
@@ -284,8 +286,8 @@ def _interests(
     column, listed = lists_of(planted.texts, ids, counts)
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
     factor = np.zeros((len(numbers), RANK), np.float32)
-    for place in range(LISTED):
-        factor += planted.factor[ids[:, place]] * listed[:, place, None]
+    for index in range(LISTED):
+        factor += planted.factor[ids[:, index]] * listed[:, index, None]
     return column, main, factor
 
 
@@ -307,8 +309,7 @@ def _purchases(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     buys = np.full(len(numbers), BUY_BIAS)
     for name in BUYING:
         buys += _buy(name)[_ids(name, numbers)]
-    uniform = (_draw(PURCHASE_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
-    purchase = label & (uniform * (1 + np.exp(-buys)) < 1)
+    purchase = label & (uniform(_draw(PURCHASE_DRAW, numbers)) * (1 + np.exp(-buys)) < 1)
     clicks = logit.astype(np.float64)
     both = -np.log(np.exp(-clicks) + np.exp(-buys) + np.exp(-clicks - buys))
     return {

@@ -54,6 +54,11 @@ def listed(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     return pc.list_flatten(array), counts.astype(np.int64)
 
 
+def is_null(array: pa.Array) -> NDArray[np.bool_]:
+    """Which values [n] are null: bool [n]."""
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether a type holds text or bytes."""
     return any(is_kind(kind) for is_kind in TEXTS)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
 from tnctl.data import row_split, sources, statistics
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
 from tnctl.data.formats.prepared_files import PreparedManifest, SplitEntry
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
@@ -145,12 +145,12 @@ def _table(
 ) -> pa.Table:
     """A window as the columns of docs/formats/prepared.md; `forms` only grow."""
     columns: dict[str, Any] = {}
-    for number, name in enumerate(slots):
-        offsets, weights = window.offsets[number], window.weights[number]
+    for index, name in enumerate(slots):
+        offsets, weights = window.offsets[index], window.weights[index]
         lengths = np.diff(offsets)
         form = ONE if (lengths == 1).all() else OPTIONAL if (lengths <= 1).all() else LIST
         forms[name] = form = max(forms.get(name, ONE), form)
-        columns[f"ids_{name}"] = _column(window.ids[number], offsets, form)
+        columns[f"ids_{name}"] = _column(window.ids[index], offsets, form)
         if weights is not None:
             columns[f"weights_{name}"] = _column(weights, offsets, form)
     width = window.numeric.shape[1]
@@ -160,8 +160,8 @@ def _table(
             window.rows,
             [None, pa.py_buffer(np.ascontiguousarray(window.numeric))],
         )
-    for number, name in enumerate(labels):
-        columns[f"label_{name}"] = pa.array(window.labels[:, number])
+    for index, name in enumerate(labels):
+        columns[f"label_{name}"] = pa.array(window.labels[:, index])
     for key in ("weight", "reference", "group"):
         if (values := getattr(window, key)) is not None:
             columns[key] = pa.array(values)

@@ -35,14 +35,19 @@ class Lists(NamedTuple):
 
 
 class Ids(NamedTuple):
-    """The ids of values: uint64 [n] (any, where missing), and which are missing (None: none)."""
+    """The ids of values: uint64 [n] (any, where missing), and which are missing: bool [n]."""
 
     ids: NDArray[np.uint64]
-    missing: NDArray[np.bool_] | None
+    missing: NDArray[np.bool_]
 
     def without(self, missing: NDArray[np.bool_]) -> "Ids":
         """These ids with more missing values (bool [n])."""
-        return Ids(self.ids, missing if self.missing is None else self.missing | missing)
+        return Ids(self.ids, self.missing | missing)
+
+
+def present(ids: NDArray[np.uint64]) -> Ids:
+    """Ids [n] none of which is missing."""
+    return Ids(ids, np.zeros(len(ids), bool))
 
 
 class HashIds:
@@ -65,7 +70,7 @@ class HashIds:
     @property
     def missing_id(self) -> int:
         """The id of missing values, with missing=value."""
-        return int(self.of_hashes(Ids(self.empty, None)).ids[0])
+        return int(self.of_hashes(present(self.empty)).ids[0])
 
     def of_hashes(self, hashed: Ids) -> Ids:
         """The ids of values whose hashes are given."""
@@ -82,24 +87,21 @@ class HashIds:
 
     def hashed(self, array: pa.Array, several: bool) -> Ids:
         """The hashes of texts or integers [n], any where missing."""
+        nulls = numbers.is_null(array)
         if pt.is_null(array.type):
-            return Ids(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
-        hashed = Ids(hashes(array, self.slot.seed), None)
-        if array.null_count:
-            hashed = hashed.without(np.asarray(array.is_null().to_numpy(zero_copy_only=False)))
-        for text in self.missing_parts if several else self.missing_texts:
-            hashed = hashed.without(hashed.ids == text)
-        return hashed
+            return Ids(np.zeros(len(array), np.uint64), nulls)
+        ids = hashes(array, self.slot.seed)
+        missing = self.missing_parts if several else self.missing_texts
+        return Ids(ids, nulls | np.isin(ids, missing))
 
     def _of_dictionary(self, array: pa.DictionaryArray, where: Where, several: bool) -> Ids:
-        nulls = np.asarray(array.indices.is_null().to_numpy(zero_copy_only=False))
+        nulls = numbers.is_null(array.indices)
         if not len(array.dictionary):
             return Ids(np.zeros(len(array), np.uint64), nulls)
         indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         # No entry can be bad: these kinds take every text.
         entries = self.encode(array.dictionary, where, several)
-        ids = Ids(entries.ids[indices], nulls if array.indices.null_count else None)
-        return ids if entries.missing is None else ids.without(entries.missing[indices])
+        return Ids(entries.ids[indices], nulls | entries.missing[indices])
 
 
 class ModuloIds(HashIds):
@@ -128,7 +130,7 @@ class VocabularyIds(HashIds):
         self._places = np.argsort(np.array(hashed, np.uint64), kind="stable")
         self._hashed = np.array(hashed, np.uint64)[self._places]
         if len(same := np.flatnonzero(self._hashed[1:] == self._hashed[:-1])):
-            first, second = (lists.vocabulary[self._places[same[0] + k]] for k in (0, 1))
+            first, second = (lists.vocabulary[k] for k in self._places[same[0] : same[0] + 2])
             raise UserError(
                 f"slots.{name}: '{first}' and '{second}' have one hash. Take another seed"
             )
@@ -163,12 +165,12 @@ class IntegerIds(HashIds):
         return ids if size is None else ids.without(ids.ids >= np.uint64(size))
 
     def _integers(
-        self, array: pa.Array, missing: NDArray[np.bool_] | None, where: Where
+        self, array: pa.Array, missing: NDArray[np.bool_], where: Where
     ) -> NDArray[np.uint64]:
         if pt.is_integer(array.type):
             return _words(array)
         array = numbers.texts(array, self.column, where)
-        if missing is not None:
+        if missing.any():
             array = pc.if_else(pa.array(missing), None, array)
         # Arrow takes hexadecimal too, which the other formats and the C part do not.
         if not pc.any(pc.match_substring(array, "x", ignore_case=True)).as_py():
@@ -373,7 +375,7 @@ class Encoder:
         So a null is the same whether others of its column are lists, values or nulls.
         """
         array = numbers.plain(array)
-        missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+        missing = numbers.is_null(array)
         if numbers.is_text(array.type) or pt.is_integer(array.type):
             missing = missing | np.isin(hashes(array, self.slot.seed), self.ids.missing_texts)
         elif pt.is_floating(array.type):
@@ -395,7 +397,7 @@ class Encoder:
             rows,
             self.slot.seed,
         )
-        ids = self.ids.of_hashes(Ids(hashed, None))
+        ids = self.ids.of_hashes(present(hashed))
         if offsets is None:
             return self._cells(ids, None, None, None)
         lengths = np.diff(offsets).astype(np.int64)
@@ -409,17 +411,17 @@ class Encoder:
         weights: NDArray[np.float32] | None,
     ) -> Cells:
         """The ids of all rows without those that are missing or padding, or beyond max_length."""
-        slot, (ids, missing) = self.slot, encoded
+        slot = self.slot
         keeps_place = slot.missing == "value" and slot.pooling == "none"
         fills_rows = slot.missing == "value" and slot.pooling != "none"
-        if keeps_place and missing is not None:
-            ids, missing = np.where(missing, self.missing_id, ids), None
+        if keeps_place:
+            encoded = present(np.where(encoded.missing, self.missing_id, encoded.ids))
         if slot.padding is not None:
-            missing = Ids(ids, missing).without(ids == np.uint64(slot.padding)).missing
-        if missing is not None and not missing.any():
-            missing = None
+            encoded = encoded.without(encoded.ids == np.uint64(slot.padding))
+        ids, missing = encoded
+        any_missing = bool(missing.any())
         if lengths is None or owners is None:
-            if missing is None:
+            if not any_missing:
                 return Cells(ids, None, weights)
             if fills_rows:
                 weights = None if weights is None else np.where(missing, np.float32(1), weights)
@@ -427,7 +429,7 @@ class Encoder:
                 return Cells(filled, None, weights, int(missing.sum()))
             lengths = (~missing).astype(np.int64)
             return Cells(ids[~missing], _offsets(lengths), _kept(weights, ~missing))
-        if missing is not None:
+        if any_missing:
             ids, weights = ids[~missing], _kept(weights, ~missing)
             lengths = np.bincount(owners[~missing], minlength=len(lengths))
         if slot.max_length is not None and (lengths > slot.max_length).any():
@@ -465,14 +467,13 @@ class Encoder:
             return values, numbers.parsed(given.values, missing, column, place)
 
     def _finite(
-        self, weights: NDArray[np.float64], missing: NDArray[np.bool_] | None, where: Where
+        self, weights: NDArray[np.float64], missing: NDArray[np.bool_], where: Where
     ) -> NDArray[np.float32]:
         """The weights of values, which must be finite where a value is."""
         with np.errstate(over="ignore"):
             finite = weights.astype(np.float32)
-        wrong = ~np.isfinite(finite)
         refuse(
-            wrong if missing is None else wrong & ~missing,
+            ~(np.isfinite(finite) | missing),
             where,
             lambda value: (
                 "the weight of a value must be a finite number. Received: "

@@ -117,7 +117,7 @@ def _microseconds(
     array: pa.Array,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Timestamps or dates [n] as microseconds since 1970, and which are missing or out of range."""
-    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    missing = numbers.is_null(array)
     if pt.is_date(array.type):
         array = array.cast(pa.timestamp("s" if pt.is_date32(array.type) else "ms"))
     ticks = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))

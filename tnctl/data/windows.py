@@ -134,7 +134,8 @@ def _tables(
     """
     first = unit.index << ROW_BITS
     for piece in source.pieces(columns, unit):
-        skipped.add(piece.skipped, piece.reason, piece.first)
+        skipped.join(piece.bad)
+        skipped.check()
         table, where = piece.table, piece.where
         if source.drops_negatives:
             if source.data.bad_rows:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import GoldenLine
+from tnctl.data.arrow_tables import as_table, raw_rows
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch, batches
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source
 from tnctl.evaluation.inference import Inference
