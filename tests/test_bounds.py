@@ -16,11 +16,11 @@ from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
 from tnctl.data import statistics
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.features import Features, prepared_encoder
 from tnctl.data.formats import arrow_files
 from tnctl.data.formats.text_lines import BLOCK_BYTES
 from tnctl.data.formats.tfrecord_files import READ_BYTES
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean

@@ -15,15 +15,14 @@ from units import (
     features_of,
     values,
     write_csv,
-    write_jsonl,
     write_parquet,
-    write_tfrecord,
 )
 
 from tnctl import schema
-from tnctl.data import preparing, row_split, units
+from tnctl.data import preparing, row_split
 from tnctl.data.file_pieces import Line, row_numbers, rows_up_to
 from tnctl.data.sources import Source
+from tnctl.data.unit_records import WHOLE
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Split
@@ -33,9 +32,7 @@ SHARES = {"validation": 0.1, "test": 0.25}
 WRITERS = {
     "csv": lambda folder, parts: write_csv(folder, parts),
     "csv.gz": lambda folder, parts: write_csv(folder, parts, ".csv.gz"),
-    "jsonl": lambda folder, parts: write_jsonl(folder, parts),
     "parquet": lambda folder, parts: write_parquet(folder, parts),
-    "tfrecord": lambda folder, parts: write_tfrecord(folder, parts),
 }
 
 
@@ -49,14 +46,13 @@ def with_split(conf, **keys):
     return replace(conf, data=replace(conf.data, split=replace(conf.data.split, **keys)))
 
 
-def numbers_of(conf, split, unit=units.WHOLE):
+def numbers_of(conf, split, unit=WHOLE):
     """The column n, the number of each row, of a split in its order."""
     numbers = []
     for piece in Source(conf, split).pieces(["n"], unit):
         assert piece.table.column_names == ["n"]
         numbers += piece.table.column("n").to_pylist()
-    # A feature of TFRecord is a list.
-    return [int(n[0] if isinstance(n, list) else n) for n in numbers]
+    return list(map(int, numbers))
 
 
 # ---- Against a slow model ---------------------------------------------------------
@@ -133,7 +129,7 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
         whole = [row for window in read for row in keys(window)]
         parts = [
             row
-            for unit in units.units_of(Source(conf, split), 3)
+            for unit in Source(conf, split).units(3)
             for window in windows(Source(conf, split), features_of(conf), unit=unit)
             for row in keys(window)
         ]
