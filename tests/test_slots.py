@@ -658,7 +658,11 @@ slots:
   tags: {separator: "|", weights: given, pooling: sqrtn}
   history: {column: tags, separator: "|", pooling: none, max_length: 2, keep: last, group: tags}
   hot: {column: city, ids: vocabulary, vocabulary: [rome, oslo], indicator: true, missing: value}
+  hour: {column: seen, ids: hour, missing: value}
+  weekday: {column: seen, ids: weekday, indicator: true}
+  user_x_hour: {cross: [user, hour], width: 0}
 numeric:
+  days: {column: seen, since: 2026-01-01, unit: day, transform: standardize}
   n: {column: age, transform: log1p, default: 30, clip: [0, 50]}
   v: {width: 2, separator: "|", transform: standardize}
 data:
@@ -668,13 +672,14 @@ data:
   weight: w
   window: 64
   bad_rows: 3
+  times: {seen: {offset: "+01:00"}}
 train: {batch_size: 32}
 """
 
 
 def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
     rng = np.random.default_rng(0)
-    lines = ["user,city,age,tags,given,v,w,y"]
+    lines = ["user,city,age,tags,given,v,w,y,seen"]
     for _ in range(300):
         count = int(rng.integers(0, 4))
         values = [
@@ -686,10 +691,13 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
             f"{rng.normal():.3f}|{rng.normal():.3f}",
             f"{rng.random():.2f}",
             str(rng.integers(0, 6)),
+            f"2026-11-{rng.integers(1, 30):02}T{rng.integers(24):02}:30Z"
+            if rng.random() < 0.9
+            else "",
         ]
         lines.append(",".join(values))
-    lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0"  # a weight too few
-    lines[200] = "a,rome,25,t1,0.5,1|2|3,1,0"  # a number too many
+    lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0,"  # a weight too few
+    lines[200] = "a,rome,25,t1,0.5,1|2|3,1,0,"  # a number too many
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "cities.txt").write_text("rome\noslo\nköln\n")
     (tmp_path / "every.py").write_text(RECIPE)

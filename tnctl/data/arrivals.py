@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tnctl.data import Bools, Float64s, Uint64s
 from tnctl.data.file_pieces import Piece, require
 from tnctl.data.generated import (
     Effects,
@@ -86,8 +87,8 @@ LABEL_DRAW, CONTEXT_DRAW, MISSING_DRAW = 2, 3, 4  # of a row
 USER_DRAW, ITEM_DRAW, TAG_DRAW, PRICE_DRAW, RATING_DRAW = 8, 9, 10, 11, 12  # of an id
 TRUTH_DRAW, HIDDEN_DRAW = 16, 24  # of an entry of the tables of effects
 
-Ids = NDArray[np.uint64]
-Logits = NDArray[np.float64]
+Ids = Uint64s
+Logits = Float64s
 
 
 _draw = partial(bits, DATA_SEED, STREAMS)  # 64 random bits of a stream for each number
@@ -252,7 +253,7 @@ def _named(letter: str, ids: Ids) -> pa.Array:
 
 def _single(
     numbers: Ids, users: Ids, items: Ids
-) -> dict[str, tuple[NDArray[np.uint16], NDArray[np.bool_] | None]]:
+) -> dict[str, tuple[NDArray[np.uint16], Bools | None]]:
     """Of the slots with one id: the id of each row, and where it is missing."""
     of_user, of_item = _draw(USER_DRAW, users), _draw(ITEM_DRAW, items)
     of_row = _draw(CONTEXT_DRAW, numbers)
@@ -292,8 +293,8 @@ def _reachable(
     shown: Logits,
     tastes: Ids,
     kinds: Ids,
-    users_known: NDArray[np.bool_],
-    items_known: NDArray[np.bool_],
+    users_known: Bools,
+    items_known: Bools,
 ) -> Logits:
     """The logit of the mean probability over the tastes and kinds of ids that are not known."""
     table = hidden()

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
 from tnctl import limits
-from tnctl.data import numbers
+from tnctl.data import Bools, Uint64s, numbers
 from tnctl.data.column_names import columns_of, columns_read, id_columns, require_paths, selected
 from tnctl.data.file_pieces import require
 from tnctl.data.formats import jsonl_files
@@ -208,8 +207,8 @@ class ValueIds(NamedTuple):
     """Values with their ids."""
 
     values: pa.Array  # [n], as they were given; of a cross structs
-    ids: NDArray[np.uint64]  # [n], 0 where a value has none
-    has_id: NDArray[np.bool_]  # [n]
+    ids: Uint64s  # [n], 0 where a value has none
+    has_id: Bools  # [n]
 
 
 def ids_of_values(conf: Conf, statistics: Statistics, name: str, values: Any) -> ValueIds:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tnctl import limits
+from tnctl.data import Bools, Float64s, Int32s, Int64s
 from tnctl.data.file_pieces import BadRows, Where, fault_at
 from tnctl.errors import Failure, UserError
 from tnctl.progress import say
@@ -31,11 +31,11 @@ class BadRowsError(Failure):
 
     def __init__(self, message: str, rows: Any) -> None:
         super().__init__(message)
-        self.rows: NDArray[np.int64] = np.asarray(rows, np.int64)
+        self.rows: Int64s = np.asarray(rows, np.int64)
 
 
 def refuse(
-    wrong: NDArray[np.bool_], where: Where, fault: Callable[[int], str], column: str | None = None
+    wrong: Bools, where: Where, fault: Callable[[int], str], column: str | None = None
 ) -> None:
     """Raise `BadRowsError` when any row is `wrong` (bool [rows]), with the fault of the first."""
     if wrong.any():
@@ -45,7 +45,7 @@ def refuse(
 
 
 @contextmanager
-def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
+def owned(owners: Int64s | None, where: Where) -> Iterator[Where]:
     """The places of the rows of values; bad values are raised as the rows that have them.
 
     `owners` int64 [values] has the row of each value, or is None when every row has one.
@@ -60,7 +60,7 @@ def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
         raise BadRowsError(str(error), np.unique(owners[error.rows])) from None
 
 
-def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
+def chosen(where: Where, rows: Int64s) -> Where:
     """The places of the chosen rows of a table: row k is the row rows[k], int64 [chosen]."""
     return lambda row: where(int(rows[row]))
 
@@ -105,7 +105,7 @@ class Skipped(BadRows):
 
     def good(
         self, table: pa.Table, where: Where, read: Callable[[pa.Table, Where], T]
-    ) -> tuple[T, NDArray[np.int64]]:
+    ) -> tuple[T, Int64s]:
         """The result of `read` for the rows that it can read, and which these are (int64 [n]).
 
         Raises `BadRowsError` when no row may be bad.
@@ -126,9 +126,7 @@ class Skipped(BadRows):
                 return result, rows
 
 
-def refuse_many(
-    lengths: pa.Array, most: int, kind: str, column: str, where: Where
-) -> NDArray[np.int64]:
+def refuse_many(lengths: pa.Array, most: int, kind: str, column: str, where: Where) -> Int64s:
     """Lengths of the values of a column as int64 [rows], 0 where null.
 
     Raises `BadRowsError` where one is over `most`; `kind` names what is counted.
@@ -145,7 +143,7 @@ def refuse_many(
     return counts
 
 
-def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> None:
+def refuse_many_ids(counts: Float64s, subject: str, where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids (counts: [rows]) than a row may have."""
     refuse(
         counts > limits.ROW_VALUES,
@@ -157,7 +155,7 @@ def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> 
     )
 
 
-def refuse_long_rows(offsets: Sequence[NDArray[np.int32] | None], where: Where) -> None:
+def refuse_long_rows(offsets: Sequence[Int32s | None], where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids in all slots than a row may have.
 
     `offsets` has the offsets int32 [rows + 1] of each slot's cells; None: one id in every row.

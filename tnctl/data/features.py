@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Bools, Float32s, Float64s, Int64s, Uint64s, numbers
 from tnctl.data.bad_rows import owned, refuse, refuse_large_window, refuse_long_rows
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read, label_keys, value_columns, way_of_label
@@ -169,7 +169,7 @@ class Features:
 
     def _numeric(
         self, whole: Mapping[str, pa.Array], cells: dict[str, Cells], rows: int, where: Where
-    ) -> NDArray[np.float32]:
+    ) -> Float32s:
         columns = [counts(cells[name], rows, width) for name, width in self._indicators.items()]
         inputs = [
             numeric_input(
@@ -205,7 +205,7 @@ def counted_ids(name: str, slot: Slot, statistics: Statistics) -> int | None:
     return ENCODERS[slot.ids].count(slot, statistics.lists_of(name, slot))
 
 
-def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
+def counts(cells: Cells, rows: int, width: int) -> Float32s:
     """How often each id is in each row, or the sums of their weights: float32 [rows, width]."""
     places = np.repeat(np.arange(rows) * width, cells.lengths()) + cells.ids.astype(np.int64)
     sums = np.bincount(places, cells.weights, rows * width)
@@ -214,7 +214,7 @@ def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
 
 def labels_of(
     column: pa.Array, key: str, label: Label, missing: list[str], squared: bool, where: Where
-) -> NDArray[np.float32]:
+) -> Float32s:
     """One label, float32 [rows]: in [0, 1], with `squared` (train.loss=mse) any finite number.
 
     `key` of the conf describes it. Raises `BadRowsError` for a label that is missing or out of
@@ -248,22 +248,20 @@ def labels_of(
 
 def _labels_of_texts(
     column: pa.Array, positive: list[str], missing: list[str], name: str, where: Where
-) -> NDArray[np.float32]:
+) -> Float32s:
     texts = numbers.texts(numbers.single(column, name, where), name, where)
     texts = pc.utf8_trim_whitespace(texts)
     absent = pc.is_in(texts, value_set=pa.array([*(text.strip() for text in missing), None]))
     refuse(
-        absent.to_numpy(zero_copy_only=False),
+        numbers.as_numpy(absent),
         where,
         lambda _: f"the label in column '{name}' is missing. Mend or remove the row",
     )
     ones = pc.is_in(texts, value_set=pa.array([text.strip() for text in positive], pa.string()))
-    return np.asarray(ones.to_numpy(zero_copy_only=False), dtype=np.float32)
+    return np.asarray(numbers.as_numpy(ones), dtype=np.float32)
 
 
-def weights_of(
-    column: pa.Array, name: str, missing: list[str], where: Where
-) -> NDArray[np.float32]:
+def weights_of(column: pa.Array, name: str, missing: list[str], where: Where) -> Float32s:
     """The weight of each example, float32 [rows]. Raises `BadRowsError` unless finite and >= 0."""
     with np.errstate(over="ignore"):
         weights = numbers.parsed(column, missing, name, where).astype(np.float32)
@@ -278,7 +276,7 @@ def weights_of(
     return weights
 
 
-def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> NDArray[np.uint64]:
+def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> Uint64s:
     """The hash of each value of data.group, uint64 [rows]; missing ones are one group."""
     encoder = Encoder(name, Slot(missing="value"), data)
     return encoder.encode(numbers.single(column, name, where), where).ids
@@ -309,7 +307,7 @@ def prepared_encoder(features: Features) -> Callable[[pa.Table, Where], Batch]:
     return lambda table, where: features.batch(encoded_rows(features, table, where))
 
 
-def prepared_labels(table: pa.Table, name: str) -> NDArray[np.float32]:
+def prepared_labels(table: pa.Table, name: str) -> Float32s:
     """One label of prepared rows, float32 [rows]."""
     return _stored(table, f"label_{name}")
 
@@ -328,8 +326,7 @@ def cells_of(table: pa.Table, name: str) -> Cells:
         offsets = array.offsets.to_numpy()
         return Cells(_values(array), offsets - offsets[0], weights)
     if array.null_count:
-        offsets = np.zeros(len(array) + 1, np.int32)
-        np.cumsum(array.is_valid().to_numpy(zero_copy_only=False), out=offsets[1:])
+        offsets = numbers.offsets_of(numbers.as_numpy(array.is_valid()))
         return Cells(_values(array), offsets, weights)
     return Cells(_values(array), None, weights)
 
@@ -341,7 +338,7 @@ def _values(array: pa.Array) -> NDArray[Any]:
     return np.asarray((array.drop_null() if array.null_count else array).to_numpy())
 
 
-def _stored_numbers(table: pa.Table, expected: int) -> NDArray[np.float32]:
+def _stored_numbers(table: pa.Table, expected: int) -> Float32s:
     if not expected:
         return np.empty((table.num_rows, 0), np.float32)
     array = flat(table.column("numeric"))
@@ -372,7 +369,7 @@ def numeric_input(
     data: Data,
     where: Where,
     missing: float = 0.0,
-) -> NDArray[np.float32]:
+) -> Float32s:
     """The numbers of an input, float32 [rows, numeric.numbers], transformed.
 
     `missing` stands for a missing number without numeric.default.
@@ -387,7 +384,7 @@ def numeric_input(
 
 def vectors(
     columns: Mapping[str, pa.Array], name: str, numeric: Numeric, data: Data, where: Where
-) -> NDArray[np.float64]:
+) -> Float64s:
     """The numbers of an input, float64 [rows, numeric.numbers], clipped, NaN where missing.
 
     Raises `BadRowsError` for a text that is no number, a list of another length, a number that is
@@ -414,10 +411,10 @@ def vectors(
 
 def _ages(
     columns: Mapping[str, pa.Array], names: list[str], numeric: Numeric, data: Data, where: Where
-) -> NDArray[np.float64]:
+) -> Float64s:
     """How long the times of columns are after another, float64 [rows, len(names)] in its unit."""
 
-    def read(column: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def read(column: str) -> tuple[Int64s, Bools]:
         return times_of(numbers.single(columns[column], column, where), column, data, where)
 
     start = None if numeric.since_column is None else read(numeric.since_column)
@@ -435,7 +432,7 @@ def _ages(
 
 def _refuse_infinite(
     stored: NDArray[np.floating],
-    values: NDArray[np.float64],
+    values: Float64s,
     name: str,
     numeric: Numeric,
     where: Where,
@@ -449,7 +446,7 @@ def _refuse_infinite(
 
 def _of_lists(
     lists: RowValues, name: str, column: str, width: int, data: Data, where: Where
-) -> NDArray[np.float64]:
+) -> Float64s:
     """The numbers of lists of `width`; a row with an empty list is missing as a whole."""
     lengths = lists.lengths
     if lengths is None:
@@ -477,11 +474,11 @@ def _of_lists(
 
 
 def transformed(
-    values: NDArray[np.float64],
+    values: Float64s,
     numeric: Numeric,
     moments: Moments | None,
     missing: float = 0.0,
-) -> NDArray[np.float32]:
+) -> Float32s:
     """Numbers (float64 [rows, n], NaN where missing) after the default and the transform.
 
     Without a default a missing number becomes `missing`.

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl import files
+from tnctl.data import Int64s
 from tnctl.errors import Failure, UserError, did_you_mean
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -68,7 +69,7 @@ def shifted(where: Where, rows: int) -> Where:
     return lambda row: where(row + rows)
 
 
-def row_numbers(where: Where, rows: int) -> NDArray[np.int64]:
+def row_numbers(where: Where, rows: int) -> Int64s:
     """The number of each row of a table in its file: int64 [rows], ascending.
 
     `where` is asked a few times only where numbers follow each other.

@@ -36,12 +36,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tnctl.data import Bools, Float64s, Uint64s
 from tnctl.data.file_pieces import Piece, counted, require
 from tnctl.errors import UserError
 from tnctl.tables.columns import mix64
 
 
-def bits(seed: int, streams: int, stream: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def bits(seed: int, streams: int, stream: int, numbers: Uint64s) -> Uint64s:
     """64 random bits for each number [n]: SplitMix64 with MurmurHash3's finalizer.
 
     A number has `streams` independent draws; this is draw `stream` of them.
@@ -51,50 +52,48 @@ def bits(seed: int, streams: int, stream: int, numbers: NDArray[np.uint64]) -> N
         return mix64(state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed))
 
 
-def sixteenth(draws: NDArray[np.uint64], part: int) -> NDArray[np.uint64]:
+def sixteenth(draws: Uint64s, part: int) -> Uint64s:
     """Part 0 to 3 of draws of 64 bits: 16 bits each."""
     return (draws >> np.uint64(16 * part)) & np.uint64(0xFFFF)
 
 
-def sixteenths(draws: NDArray[np.uint64]) -> NDArray[np.uint16]:
+def sixteenths(draws: Uint64s) -> NDArray[np.uint16]:
     """The four parts of draws [n] of 64 bits, as `sixteenth` has them: [n, 4]."""
     return draws.astype("<u8", copy=False).view("<u2").reshape(-1, 4)
 
 
-def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
+def uniform(draws: Uint64s) -> Float64s:
     """Numbers of 53 bits in [0, 1), from 64 bits each."""
-    return (draws >> np.uint64(11)) * 2.0**-53
+    return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def near_normal(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
+def near_normal(draws: Uint64s) -> Float64s:
     """Near-normal numbers of deviation 1 from 64 bits each: four uniforms summed."""
     total = sixteenths(draws).sum(axis=1, dtype=np.int64)
-    scaled: NDArray[np.float64] = (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
+    scaled: Float64s = (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
     return scaled
 
 
-def popular(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
+def popular(weights: Float64s) -> tuple[NDArray[np.uint16], Float64s]:
     """The number of each 16-bit draw, in proportion to weights; and their shares."""
     bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
     chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
     return chosen, np.diff(bounds, prepend=0) / 65_536
 
 
-def standardized(
-    columns: NDArray[np.float64], popularity: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def standardized(columns: Float64s, popularity: Float64s) -> Float64s:
     """Columns [n, k] with mean 0 and deviation 1 over the popularity [n] of their rows."""
     centred = columns - popularity @ columns
     return centred / np.sqrt(popularity @ centred**2)
 
 
 def truth(
-    draw: Callable[[int, NDArray[np.uint64]], NDArray[np.uint64]],
+    draw: Callable[[int, Uint64s], Uint64s],
     stream: int,
     index: int,
     n: int,
     width: int,
-) -> NDArray[np.float64]:
+) -> Float64s:
     """Near-normal numbers [n, width] of table `index` of effects, by draws from `stream`."""
     # Numbers of rows and ids stay far below, so these draws are no others.
     numbers = np.arange(n, dtype=np.uint64) + np.uint64((1 << 50) + (index << 20))
@@ -111,7 +110,7 @@ class Effects:
     factor: NDArray[np.floating]  # [n, width - 1]
 
 
-def effects_of(name: str, numbers: NDArray[np.float64], main: float, factor: float) -> Effects:
+def effects_of(name: str, numbers: Float64s, main: float, factor: float) -> Effects:
     """Effects of the deviations `main` and `factor`, from near-normal numbers [n, width]."""
     n = len(numbers)
     chosen, popularity = popular(1.0 / np.arange(1, n + 1))
@@ -120,9 +119,7 @@ def effects_of(name: str, numbers: NDArray[np.float64], main: float, factor: flo
     return Effects(texts, chosen, main * columns[:, 0], factor * columns[:, 1:])
 
 
-def lists_of(
-    texts: pa.Array, ids: NDArray[Any], counts: NDArray[np.uint64]
-) -> tuple[pa.Array, NDArray[np.bool_]]:
+def lists_of(texts: pa.Array, ids: NDArray[Any], counts: Uint64s) -> tuple[pa.Array, Bools]:
     """Lists of the first counts[i] ids of row i, by their texts; and which ids these are.
 
     `ids` has the shape [n, most], as has the second result.

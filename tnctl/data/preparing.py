@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
-from tnctl.data import row_split, sources, statistics
+from tnctl.data import Uint32s, row_split, sources, statistics
 from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.batches import Batch
@@ -175,7 +175,7 @@ def _table(
     return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
-def _column(values: NDArray[Any], offsets: NDArray[np.uint32], form: int) -> pa.Array:
+def _column(values: NDArray[Any], offsets: Uint32s, form: int) -> pa.Array:
     """The values of all rows as a column of that form."""
     if form == LIST:
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))

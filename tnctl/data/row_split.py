@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Uint64s, numbers
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.file_pieces import Piece, Where, row_numbers, rows_up_to, shifted
 from tnctl.data.slot_encoder import HashIds, Lists
@@ -58,7 +57,7 @@ class HashCut:
         rows = rows[(hashes >= np.uint64(self._first)) & (hashes <= np.uint64(self._last))]
         return Piece(piece.table.take(rows), chosen(piece.where, rows), skipped)
 
-    def _hashes(self, table: pa.Table, where: Where) -> NDArray[np.uint64]:
+    def _hashes(self, table: pa.Table, where: Where) -> Uint64s:
         """What decides of each row, uint64 [rows], uniform over the rows or values."""
         if not self.columns:
             return self._of_places(where, table.num_rows)
@@ -72,7 +71,7 @@ class HashCut:
             hashes = np.where(values.missing, self._of_places(where, table.num_rows), hashes)
         return hashes
 
-    def _of_places(self, where: Where, rows: int) -> NDArray[np.uint64]:
+    def _of_places(self, where: Where, rows: int) -> Uint64s:
         if not rows:
             return np.empty(0, np.uint64)
         name = np.array([c_columns.hash_bytes(name_of_file(where(0)[0]).encode())], np.uint64)

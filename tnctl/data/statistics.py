@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import files, limits
-from tnctl.data import numbers, sources
+from tnctl.data import Float64s, Int64s, Uint64s, numbers, sources
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import vectors
@@ -46,12 +45,12 @@ class RowCounts:
         self._bits = np.uint64(0)  # that are left out
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Float64s:
         """The lowest value of each range, ascending float64 [ranges]."""
         keys = self._keys << self._bits
         return np.where(keys & SIGN, keys ^ SIGN, ~keys).view(np.float64)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n], all finite."""
         if not len(values):
             return
@@ -65,14 +64,14 @@ class RowCounts:
             self._bits += np.uint64(1)
             self._take(self._keys >> np.uint64(1), self._counts)
 
-    def _take(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    def _take(self, keys: Uint64s, counts: Int64s) -> None:
         """Add the counts of equal keys."""
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         self._keys, self._counts = keys[starts], np.add.reduceat(counts[order], starts)
 
-    def boundaries(self, buckets: int) -> NDArray[np.float64]:
+    def boundaries(self, buckets: int) -> Float64s:
         """Ascending boundaries, float64 [1 to buckets - 1]: the lowest value of each bucket.
 
         The first bucket needs none, unless there is no other.
@@ -82,7 +81,7 @@ class RowCounts:
         return self.values[first if len(first) else [0]]
 
 
-def shared_out(counts: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
+def shared_out(counts: Int64s, buckets: int) -> Int64s:
     """The bucket of each value, ascending int64 [n] below `buckets`.
 
     `counts` int64 [n], all above 0, says how many rows have each of the ascending values. Those
@@ -124,7 +123,7 @@ class Moments:
         self.mean = 0.0
         self.squares = 0.0
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n]."""
         if not len(values):
             return
@@ -149,7 +148,7 @@ class Distinct:
         self.values = np.empty(0, np.float64)
         self.limit = np.uint64(2**64 - 1)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n]."""
         # Adding 0 makes one value of 0 and -0.
         values = values + 0.0
@@ -161,7 +160,7 @@ class Distinct:
             values = values[hashed <= self.limit]
         self.values = values
 
-    def boundaries(self, buckets: int) -> NDArray[np.float64]:
+    def boundaries(self, buckets: int) -> Float64s:
         """Ascending boundaries, float64 [at most buckets - 1]."""
         places = np.arange(1, buckets) / buckets
         # Between two values numpy takes the difference, which may be infinite.
@@ -170,7 +169,7 @@ class Distinct:
         return np.unique(np.quantile(self.values * scale, places) / scale)
 
 
-def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+def _hash(values: Float64s) -> Uint64s:
     return mix64(values.view(np.uint64))
 
 
@@ -272,7 +271,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
 
 def _numbers(
     whole: dict[str, pa.Array], name: str, slot: Slot, data: Data, where: Where
-) -> NDArray[np.float64]:
+) -> Float64s:
     """All numbers of a slot's column, NaN where missing."""
     column = slot_column(name, slot)
     values = row_values(whole[column], slot.separator, data, column, where, fractions=True)
@@ -336,8 +335,8 @@ class Growth:
 
 
 def growth(
-    first_rows: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    first_rows: Int64s,
+    counts: Int64s,
     rows: int,
     total: float,
     most: float = math.inf,
@@ -387,7 +386,7 @@ def growth(
     return Growth(now, exponent, min(max(middle, low), high), low, high)
 
 
-def _chao(now: int, counts: NDArray[np.int64], times: float) -> float:
+def _chao(now: int, counts: Int64s, times: float) -> float:
     """The ids when there are `times` as many values, from the lower bound of those to come."""
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     if not once:

@@ -28,7 +28,7 @@ from tnctl.data.file_pieces import (
     require_named,
 )
 from tnctl.data.formats.text_lines import blocks, is_utf8, numbers_of
-from tnctl.data.numbers import MEND
+from tnctl.data.numbers import MEND, as_numpy
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.schema import Conf
@@ -247,7 +247,7 @@ def _hard_numbers(
         missing = pc.is_in(array, value_set=pa.array(layout.missing, pa.binary()))
         values, wrong = _numbers_of(pc.if_else(missing, None, array))
         bad[rows] |= wrong
-        present = values.is_valid().to_numpy(zero_copy_only=False)
+        present = as_numpy(values.is_valid())
         number.values[rows[present]] = values.drop_null().to_numpy()
         valid = np.unpackbits(number.valid, count=len(hard), bitorder="little")
         valid[rows] = present

@@ -263,9 +263,10 @@ class PreparedReader(GroupedReader):
 
     def entry(self, split: str) -> SplitEntry:
         """The manifest's entry of a split. Raises `UserError` when it was not prepared."""
-        entries: Mapping[str, SplitEntry] = {**self.manifest.splits}
-        refuse_if(split not in entries, f"{self._folder} has no data.{split}. Prepare it with one")
-        return entries[split]
+        for name, entry in self.manifest.splits.items():
+            if name == split:
+                return entry
+        raise UserError(f"{self._folder} has no data.{split}. Prepare it with one")
 
     def urls(self, split: str) -> list[str]:
         """The Parquet files of a split, in order."""

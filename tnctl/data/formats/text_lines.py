@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tnctl import files, limits
-from tnctl.data import numbers
+from tnctl.data import Bools, numbers
 from tnctl.data.file_pieces import HEAD_BYTES, HEAD_LINES, EmptyFileError
 from tnctl.errors import Failure, refuse_if
 from tnctl.tables.text import line_ends
@@ -110,7 +109,7 @@ def is_utf8(text: bytes | memoryview | str) -> bool:
     return True
 
 
-def numbers_of(array: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+def numbers_of(array: pa.Array) -> tuple[pa.Array, Bools]:
     """Texts [n] as float64 [n], null where one is no number, and where that is: bool [n]."""
     texts = array.view(pa.string())  # bytes that are no number are no number in UTF-8 either
     try:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tnctl import limits
+from tnctl.data import Bools, Int64s
 from tnctl.data.file_pieces import (
     FileFaults,
     Line,
@@ -27,6 +28,7 @@ from tnctl.data.file_pieces import (
 )
 from tnctl.data.formats import text_lines
 from tnctl.data.formats.text_lines import NEWLINE, is_utf8, numbers_of
+from tnctl.data.numbers import as_numpy, indices_within, offsets_of, owners_of
 from tnctl.errors import UserError, quoted, refuse_if
 
 COLON, PLUS = ord(":"), ord("+")
@@ -73,13 +75,13 @@ class Words:
     @property
     def rows(self) -> NDArray[Any]:
         """The row of each word, int64 [words]."""
-        return np.repeat(np.arange(len(self.firsts)), self.counts)
+        return owners_of(self.counts)
 
     def where(self) -> Where:
         """The file and line of each row."""
         return at_lines(self.url, self.lines)
 
-    def _drop(self, wrong: NDArray[np.bool_], fault: Callable[[int], str]) -> bool:
+    def _drop(self, wrong: Bools, fault: Callable[[int], str]) -> bool:
         """Skip the rows that are wrong (bool [rows]), with the fault of the first; if any is."""
         if not wrong.any():
             return False
@@ -91,7 +93,7 @@ class Words:
         self.firsts = np.cumsum(self.counts) - self.counts
         return True
 
-    def refuse(self, wrong: NDArray[np.bool_], reason: str) -> bool:
+    def refuse(self, wrong: Bools, reason: str) -> bool:
         """Skip the rows that have a wrong word (bool [words]), for that reason; whether any has."""
         if not wrong.any():
             return False
@@ -134,15 +136,13 @@ class Words:
 
 def listed(values: pa.Array, rows: NDArray[Any], n: int) -> pa.ListArray:
     """Values [m] that belong to ascending rows (integers [m]), as one list for each of n rows."""
-    offsets = np.zeros(n + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+    return pa.ListArray.from_arrays(offsets_of(np.bincount(rows, minlength=n)), values)
 
 
-def equal(texts: pa.Array, text: str) -> NDArray[np.bool_]:
+def equal(texts: pa.Array, text: str) -> Bools:
     """Where texts [n], string or binary, are `text`: bool [n]."""
     value = pa.scalar(text.encode(), pa.binary()).cast(texts.type)
-    return np.asarray(pc.equal(texts, value).to_numpy(zero_copy_only=False))
+    return as_numpy(pc.equal(texts, value))
 
 
 class WordReader(TextReader):
@@ -214,7 +214,7 @@ class _Features:
         return self._words.texts(self.starts, self.ends)
 
 
-def _malformed(words: Words, features: _Features, fields: bool) -> tuple[NDArray[np.bool_], str]:
+def _malformed(words: Words, features: _Features, fields: bool) -> tuple[Bools, str]:
     """Which words are neither a label nor a feature as their place asks, and why the first is not.
 
     With `fields` a feature is field:feature:value, as in libffm, else feature:value or feature.
@@ -231,7 +231,7 @@ def _malformed(words: Words, features: _Features, fields: bool) -> tuple[NDArray
     return wrong, f"is not {'field:feature:value' if fields else 'feature:value'}"
 
 
-def _values(words: Words, features: _Features) -> tuple[pa.Array, NDArray[np.bool_]]:
+def _values(words: Words, features: _Features) -> tuple[pa.Array, Bools]:
     """The value of each feature, and the words whose value is no number."""
     starts = _without_plus(words, features.value_starts, features.value_ends)
     texts = words.texts(starts, features.value_ends)
@@ -356,18 +356,16 @@ def _counted(words: Words, names: list[str], needed: list[str]) -> pa.Table:
     columns = []
     for name in needed:
         starts, counts = slices[name]
-        rows = np.repeat(np.arange(len(counts)), counts)
-        ends = np.cumsum(counts)
-        inside = np.arange(len(rows)) - np.repeat(ends - counts, counts)
-        taken = values.take(pa.array(starts[rows] + inside))
+        rows = owners_of(counts)
+        taken = values.take(pa.array(starts[rows] + indices_within(counts)))
         columns.append(listed(taken, rows, len(counts)))
     return pa.table(columns, names=needed)
 
 
-Slices = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
+Slices = dict[str, tuple[Int64s, Int64s]]
 
 
-def _slices(words: Words, names: list[str]) -> tuple[Slices, NDArray[np.bool_], str]:
+def _slices(words: Words, names: list[str]) -> tuple[Slices, Bools, str]:
     """Of each slot the first word and the count in every row, or the words that are wrong."""
     texts = words.texts(words.starts, words.ends)
     slices: Slices = {}
@@ -382,7 +380,7 @@ def _slices(words: Words, names: list[str]) -> tuple[Slices, NDArray[np.bool_], 
                 f"is the end of the line, where the count of slot '{name}' follows",
             )
         counts, bare = numbers_of(texts.take(pa.array(at)))
-        count = np.nan_to_num(counts.to_numpy(zero_copy_only=False), nan=-1.0, posinf=-1.0)
+        count = np.nan_to_num(as_numpy(counts), nan=-1.0, posinf=-1.0)
         bare |= (count < 0) | (count != np.floor(count)) | (count > left - 1)
         if bare.any():
             wrong[at[bare]] = True
