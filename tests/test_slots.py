@@ -662,7 +662,7 @@ slots:
   weekday: {column: seen, ids: weekday, indicator: true}
   user_x_hour: {cross: [user, hour], width: 0}
 numeric:
-  days: {column: seen, since: 2026-01-01, unit: day, transform: standardize}
+  days: {column: seen, since: "2026-01-01", unit: day, transform: standardize}
   n: {column: age, transform: log1p, default: 30, clip: [0, 50]}
   v: {width: 2, separator: "|", transform: standardize}
 data:
@@ -691,9 +691,7 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
             f"{rng.normal():.3f}|{rng.normal():.3f}",
             f"{rng.random():.2f}",
             str(rng.integers(0, 6)),
-            f"2026-11-{rng.integers(1, 30):02}T{rng.integers(24):02}:30Z"
-            if rng.random() < 0.9
-            else "",
+            f"2026-11-{rng.integers(1, 30):02}T{rng.integers(24):02}:30Z" * (rng.random() < 0.9),
         ]
         lines.append(",".join(values))
     lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0,"  # a weight too few
