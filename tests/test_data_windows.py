@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from test_columns import mix64
 
 from tnctl.data import generated, windows
 from tnctl.data.arrow_tables import raw_rows
@@ -87,12 +88,6 @@ def test_windows_span_pieces(monkeypatch):
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
     again = windows.windows(Source(conf, "train"), features_of(conf))
     assert list(map(rows_of, again)) == expected
-
-
-def mix64(x):
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ x >> 33) * factor % 2**64
-    return x ^ x >> 33
 
 
 def test_negatives_are_sampled_by_seed_and_row(monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_columns import hash_bytes, mix64
 from units import (
     BAD,
     ROWS,
@@ -58,20 +59,6 @@ def numbers_of(conf, split, unit=WHOLE):
 # ---- Against a slow model ---------------------------------------------------------
 
 
-def mix(x):
-    """docs/formats/ids.md, as the next one."""
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD % 2**64
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53 % 2**64
-    return x ^ x >> 33
-
-
-def value_id(text):
-    data, h = text.encode(), 0
-    for at in range(0, len(data), 8):
-        h = mix(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return mix(h ^ len(data))
-
-
 def split_by(decisive, shares=SHARES):
     """The split of a number that decides of a row."""
     if decisive < shares["test"] * 2**64:
@@ -81,7 +68,7 @@ def split_by(decisive, shares=SHARES):
 
 def slow_splits(by, seed=0):
     """The rows of each split of one file, part-0."""
-    salt = mix(seed ^ int.from_bytes(b"split of", "big"))
+    salt = mix64(seed ^ int.from_bytes(b"split of", "big"))
     rows_of_splits = {split: [] for split in SPLITS}
     for row in range(ROWS):
         if by == "last":
@@ -90,9 +77,9 @@ def slow_splits(by, seed=0):
             split = "test" if left <= test else "validation"
             split = "train" if left > test + validation else split
         elif by == "rows":
-            split = split_by(mix(mix(value_id("part-0") ^ salt) ^ (row + 1)))
+            split = split_by(mix64(mix64(hash_bytes(b"part-0") ^ salt) ^ (row + 1)))
         else:
-            split = split_by(mix(value_id(values(row)[0]) ^ salt))
+            split = split_by(mix64(hash_bytes(values(row)[0].encode()) ^ salt))
         rows_of_splits[split].append(row)
     return rows_of_splits
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 import yaml
+from test_columns import hash_bytes
 
 from tnctl import documents
 from tnctl.data.features import Features, indicator_width
@@ -33,21 +34,9 @@ from tnctl.schema import (
     from_values,
 )
 
-MASK = 2**64 - 1
-
-
-def mix64(x):
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ x >> 33) * factor & MASK
-    return x ^ x >> 33
-
 
 def value_id(text, seed=0):
-    data = text if isinstance(text, bytes) else text.encode()
-    h = seed
-    for at in range(0, len(data), 8):
-        h = mix64(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return mix64(h ^ len(data))
+    return hash_bytes(text if isinstance(text, bytes) else text.encode(), seed)
 
 
 def conf_of(slots=None, numeric=None, loss="cross_entropy", embedding=None, batch_size=4, **data):

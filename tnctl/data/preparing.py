@@ -78,7 +78,7 @@ def _split(
     # Each slot is a table: a window then has its ids slot by slot.
     features = Features(conf, [([name], [1]) for name in slots], measured, carry=conf.data.carry)
     skipped = Skipped(split, conf.data.bad_rows)
-    writer = _Writer(f"{split}/part", inventory)
+    writer = _PartWriter(f"{split}/part", inventory)
     rows = 0
     source = windows(Source(conf, split), features, skipped=skipped)
     with (
@@ -96,7 +96,7 @@ def _split(
     return SplitEntry(rows=rows, skipped=skipped.rows, parts=tuple(writer.names), first=first)
 
 
-class _Writer(ExitStack):
+class _PartWriter(ExitStack):
     """Row groups to files; a file ends when it is long, or when the columns change.
 
     After an exception the last file is not completed.

@@ -41,7 +41,7 @@ MOST_PER_WORKER = 64
 _counted: dict[tuple[str, str, str], list[int]] = {}
 
 
-class Split(NamedTuple):
+class SplitFiles(NamedTuple):
     """What a key such as data.train names."""
 
     spec: Any  # a name, glob or list; for generated data a range of rows
@@ -56,11 +56,11 @@ class RowCount(NamedTuple):
     high: float
 
 
-def split_of(data: Data, split: str) -> Split:
+def split_of(data: Data, split: str) -> SplitFiles:
     """The split as the conf names it. Raises `UserError` for a key that there is not."""
     value = data.source(split)
     if not isinstance(value, Mapping):
-        return Split(value, data.skip_rows)
+        return SplitFiles(value, data.skip_rows)
     for key in value:
         if key not in ("files", "skip_rows"):
             choice = did_you_mean(str(key), ("files", "skip_rows"))
@@ -68,7 +68,7 @@ def split_of(data: Data, split: str) -> Split:
     skip = value.get("skip_rows", data.skip_rows)
     if not isinstance(skip, int) or skip < 0:
         raise UserError(f"data.{split}.skip_rows must be at least 0. Received: {skip}")
-    return Split(value.get("files"), skip)
+    return SplitFiles(value.get("files"), skip)
 
 
 def row_range(data: Data, split: str) -> tuple[int, int]:

@@ -141,7 +141,7 @@ class Moments:
         return self.mean, deviation or 1.0
 
 
-class Distinct:
+class DistinctValues:
     """The distinct values seen, or those with the smallest hashes when there are too many."""
 
     def __init__(self) -> None:
@@ -173,8 +173,8 @@ def _hash(values: Float64s) -> Uint64s:
     return mix64(values.view(np.uint64))
 
 
-BOUNDARIES: dict[str, type[Distinct | RowCounts]] = {
-    "quantiles": Distinct,
+BOUNDARIES: dict[str, type[DistinctValues | RowCounts]] = {
+    "quantiles": DistinctValues,
     "row_quantiles": RowCounts,
 }
 
