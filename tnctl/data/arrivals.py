@@ -193,15 +193,12 @@ def rows(
     shown = np.full(len(numbers), BIAS)
     total = np.zeros((len(numbers), RANK))
     square = np.zeros(len(numbers))
-    for name, (ids, missing) in _single(numbers, users, items).items():
+    for name, ids, missing in _single(numbers, users, items):
         of_slot = effects(name)
         columns[name] = of_slot.texts.take(pa.array(ids, mask=missing))
-        present = 1.0 if missing is None else ~missing
-        shown += of_slot.main[ids] * present
+        shown += of_slot.main[ids] * ~missing
         if name in INTERACTING:
-            factor = (
-                of_slot.factor[ids] if missing is None else of_slot.factor[ids] * ~missing[:, None]
-            )
+            factor = of_slot.factor[ids] * ~missing[:, None]
             total += factor
             square += np.einsum("ij,ij->i", factor, factor)
     shown += 0.5 * (np.einsum("ij,ij->i", total, total) - square)
@@ -253,21 +250,24 @@ def _named(letter: str, ids: Ids) -> pa.Array:
 
 def _single(
     numbers: Ids, users: Ids, items: Ids
-) -> dict[str, tuple[NDArray[np.uint16], Bools | None]]:
-    """Of the slots with one id: the id of each row, and where it is missing."""
+) -> Iterator[tuple[str, NDArray[np.uint16], Bools]]:
+    """Each slot with one id, the id of each row, and where it is missing."""
     of_user, of_item = _draw(USER_DRAW, users), _draw(ITEM_DRAW, items)
     of_row = _draw(CONTEXT_DRAW, numbers)
-    city_missing = sixteenth(_draw(MISSING_DRAW, numbers), 0) % np.uint64(16) == 0
-    age_missing = sixteenth(of_user, 3) % np.uint64(4) == 0
-    drawn = {
-        "category": (sixteenth(of_item, 1), None),
-        "city": (sixteenth(of_user, 1), city_missing),
-        "age_band": (sixteenth(of_user, 2), age_missing),
-        "device": (sixteenth(of_row, 0), None),
-        "hour": (sixteenth(of_row, 1), None),
-        "position": (sixteenth(of_row, 2), None),
+    missing = {
+        "city": sixteenth(_draw(MISSING_DRAW, numbers), 0) % np.uint64(16) == 0,
+        "age_band": sixteenth(of_user, 3) % np.uint64(4) == 0,
     }
-    return {name: (effects(name).chosen[draws], gone) for name, (draws, gone) in drawn.items()}
+    for name, draws, part in (
+        ("category", of_item, 1),
+        ("city", of_user, 1),
+        ("age_band", of_user, 2),
+        ("device", of_row, 0),
+        ("hour", of_row, 1),
+        ("position", of_row, 2),
+    ):
+        ids = effects(name).chosen[sixteenth(draws, part)]
+        yield name, ids, missing.get(name, np.zeros(len(numbers), bool))
 
 
 def _tags(items: Ids) -> tuple[pa.Array, Logits]:
