@@ -171,18 +171,12 @@ class Features:
         self, whole: Mapping[str, pa.Array], cells: dict[str, Cells], rows: int, where: Where
     ) -> Float32s:
         columns = [counts(cells[name], rows, width) for name, width in self._indicators.items()]
-        inputs = [
-            numeric_input(
-                whole,
-                name,
-                numeric,
-                self.statistics.standardize.get(name),
-                self.conf.data,
-                where,
-                self.missing_number,
-            )
-            for name, numeric in self.conf.numeric.items()
-        ]
+        inputs = []
+        for name, numeric in self.conf.numeric.items():
+            values = vectors(whole, name, numeric, self.conf.data, where)
+            moments = self.statistics.standardize.get(name)
+            inputs.append(transformed(values, numeric, moments, self.missing_number))
+            _refuse_infinite(inputs[-1], values, name, numeric, where)
         return np.concatenate([*inputs, *columns, np.empty((rows, 0), np.float32)], axis=1)
 
 
@@ -359,27 +353,6 @@ def _carried(features: Features, table: pa.Table) -> pa.Table | None:
         return None
     columns = [table.column(f"carry_{name}") for name in features.carry]
     return pa.table(columns, names=list(features.carry))
-
-
-def numeric_input(
-    columns: Mapping[str, pa.Array],
-    name: str,
-    numeric: Numeric,
-    moments: Moments | None,
-    data: Data,
-    where: Where,
-    missing: float = 0.0,
-) -> Float32s:
-    """The numbers of an input, float32 [rows, numeric.numbers], transformed.
-
-    `missing` stands for a missing number without numeric.default.
-
-    Raises `BadRowsError` as `vectors` does, and for a number that float32 cannot represent.
-    """
-    values = vectors(columns, name, numeric, data, where)
-    inputs = transformed(values, numeric, moments, missing)
-    _refuse_infinite(inputs, values, name, numeric, where)
-    return inputs
 
 
 def vectors(
