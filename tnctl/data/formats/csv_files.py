@@ -69,11 +69,12 @@ class CsvReader(TextReader):
             if not names:
                 return
             layout = _FileLayout(self, url, names, needed)
-            read = in_order(_parse, (_Block(layout, line, block) for line, block in rows))
-            for table, where, skipped, first in read:
-                if first is not None:
-                    faults.add(*first, skipped)
-                yield table, where
+            parsed = in_order(_parse, (_Block(layout, line, block) for line, block in rows))
+            with closing(parsed):
+                for table, where, skipped, first in parsed:
+                    if first is not None:
+                        faults.add(*first, skipped)
+                    yield table, where
 
     def require_stored(self, url: str, needed: list[str]) -> None:
         with closing(blocks(url, self.skip_rows)) as parts:
