@@ -82,6 +82,11 @@ class Skipped(BadRows):
         self.note(rows, reason)
         self.check()
 
+    def take(self, bad: BadRows) -> None:
+        """As `join`. Raises `Failure` when there are more rows than data.bad_rows allows."""
+        self.join(bad)
+        self.check()
+
     def check(self) -> None:
         """Raise `Failure` when there are more rows than data.bad_rows allows."""
         if self.rows > self.limit:

@@ -109,8 +109,7 @@ class Source:
         if isinstance(self.reader, PreparedReader):
             return self.reader.urls(self.split)
         spec, key = self.spec, f"data.{self.split}"
-        if not spec:
-            raise UserError(f"{key} names no file. Give {key}=FILE (a file, URL or glob)")
+        refuse_if(not spec, f"{key} names no file. Give {key}=FILE (a file, URL or glob)")
         names = list(spec) if isinstance(spec, Sequence) and not isinstance(spec, str) else [spec]
         for name in names:
             if not isinstance(name, str):
@@ -121,6 +120,11 @@ class Source:
                     f"one. Name those of one, such as {key}={name.replace(DAY, '2024-01-31')}"
                 )
         return files.expand(names, self.conf.root_of(self._key))
+
+    @cached_property
+    def _range(self) -> tuple[int, int]:
+        """The first row and the end of a split of generated data."""
+        return row_range(self.data, self.split)
 
     @property
     def _key(self) -> str:
@@ -177,7 +181,7 @@ class Source:
         if column is not None and column not in needed:
             needed = [*needed, column]
         if self.data.is_generated:
-            first, end = row_range(self.data, self.split)
+            first, end = self._range
             next(self._generated(needed, first, min(first + 1, end)), None)
             return
         for url in self.files:
@@ -195,8 +199,7 @@ class Source:
         for piece in self._chosen(needed, unit):
             if unit.is_split:
                 rows += piece.table.num_rows
-                skipped.join(piece.bad)
-                skipped.check()
+                skipped.take(piece.bad)
             yield piece
         if unit.is_split and rows == 0:
             raise self.no_rows(skipped)
@@ -233,9 +236,7 @@ class Source:
     def _read(self, needed: list[str], unit: Unit) -> Iterator[Piece]:
         """The rows of the files of a unit, of the split or not."""
         if self.data.is_generated:
-            first, end = unit.first, unit.end
-            if end is None:
-                first, end = row_range(self.data, self.split)
+            first, end = self._range if unit.end is None else (unit.first, unit.end)
             yield from self._generated(needed, first, end)
             return
         for url, first, end in self._spans(unit):
@@ -248,13 +249,12 @@ class Source:
             yield self.url_of(unit.file), unit.first, unit.end
             return
         for url in self.files:
-            if not isinstance(self._cut, LastCut):
+            cut = self._cut
+            if not isinstance(cut, LastCut):
                 yield url, 0, None
-            elif self._cut.reads(url):
-                yield (
-                    url,
-                    *(self._cut.groups(url, self._counts(url)) if self._is_grouped else (0, None)),
-                )
+            elif cut.reads(url):
+                groups = cut.groups(url, self._counts(url)) if self._is_grouped else (0, None)
+                yield url, *groups
 
     def _generated(self, needed: list[str], first: int, end: int) -> Iterator[Piece]:
         if self.data.format != "arrivals":
@@ -262,7 +262,7 @@ class Source:
         # A model has seen all rows up to the end of data.train when it is evaluated. Where that has
         # days these are the rows before the split: a day is evaluated before it is trained.
         is_range = isinstance(self.data.train, str) and ":" in self.data.train
-        seen = row_range(self.data, "train")[1] if is_range else row_range(self.data, self.split)[0]
+        seen = row_range(self.data, "train")[1] if is_range else self._range[0]
         return arrivals.pieces(first, end, needed, seen)
 
     @property
@@ -286,7 +286,7 @@ class Source:
             return None
         by_last = self.data.split.by == "last"
         if self.data.is_generated:
-            first, end = row_range(self.data, self.split)
+            first, end = self._range
             lines, rows = first - 1 if by_last else 0, {_generator(self.data).NAME: end - first}
         else:
             lines, urls = self.reader.lines_before, self.files if by_last else ()
@@ -347,7 +347,7 @@ class Source:
     def _known_rows_of_files(self) -> int | None:
         """The rows of its files, of the split or not, where it costs little to know."""
         if self.data.is_generated:
-            first, end = row_range(self.data, self.split)
+            first, end = self._range
             return end - first
         if isinstance(self.reader, PreparedReader):
             return self.reader.entry(self.split).rows
@@ -401,7 +401,7 @@ class Source:
         if workers == 1:
             return [WHOLE]
         if self.data.is_generated:
-            first, end = row_range(self.data, self.split)
+            first, end = self._range
             count = min(workers * self._units_per_worker(end - first, workers), end - first)
             bounds = [first + (end - first) * unit // count for unit in range(count + 1)]
             return [Unit(unit, None, *span) for unit, span in enumerate(itertools.pairwise(bounds))]

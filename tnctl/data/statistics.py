@@ -245,8 +245,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
         )
 
     for piece in Source(conf, "train").pieces(list(dict.fromkeys(columns))):
-        skipped.join(piece.bad)
-        skipped.check()
+        skipped.take(piece.bad)
         (inputs_read, slots_read), _ = skipped.good(piece.table, piece.where, read)
         for takers, values in zip(moments.values(), inputs_read, strict=True):
             for taker, column in zip(takers, values.T, strict=True):

@@ -133,8 +133,7 @@ def _tables(
     """
     first = unit.index << ROW_BITS
     for piece in source.pieces(columns, unit):
-        skipped.join(piece.bad)
-        skipped.check()
+        skipped.take(piece.bad)
         table, where = piece.table, piece.where
         if source.drops_negatives:
             if source.data.bad_rows:
