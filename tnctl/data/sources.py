@@ -236,8 +236,8 @@ class Source:
     def _read(self, needed: list[str], unit: Unit) -> Iterator[Piece]:
         """The rows of the files of a unit, of the split or not."""
         if self.data.is_generated:
-            first, end = self._range if unit.end is None else (unit.first, unit.end)
-            yield from self._generated(needed, first, end)
+            span = self._range if unit.end is None else (unit.first, unit.end)
+            yield from self._generated(needed, *span)
             return
         for url, first, end in self._spans(unit):
             with self._empty_skipped():
