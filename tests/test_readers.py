@@ -39,19 +39,14 @@ def table(rows):
 
 
 def records(path, rows):
-    encoded = (
-        {name: value.encode() if isinstance(value, str) else float(value)}
-        if name != "b"
-        else {name: [word.encode() for word in value]}
-        for row in rows
-        for name, value in row.items()
+    def feature(value):
+        values = value if isinstance(value, list) else [value]
+        return [v.encode() if isinstance(v, str) else float(v) for v in values]
+
+    examples = (
+        {name: feature(value) for name, value in row.items() if value != []} for row in rows
     )
-    features = [{} for _ in rows]
-    for index, of_column in enumerate(encoded):
-        for name, value in of_column.items():
-            if value != []:
-                features[index // 4][name] = value if name == "b" else [value]
-    path.write_bytes(framed(*(example(**row) for row in features)))
+    path.write_bytes(framed(*(example(**features) for features in examples)))
 
 
 def prepared(path, rows):
