@@ -140,7 +140,9 @@ def test_a_row_at_the_limit_of_values_and_one_beyond(tmp_path, format):
     assert [len(window.ids[0]) for window in read(conf_of(path, format))] == [most + 6]
     for count in (VALUES + 1, 1_000_000):
         path.write_bytes(head + good + list_of(format, count) + good)
-        refused(conf_of(path, format), f"a, line {2 + bool(head)}", "at most 262,144")
+        counted = "words" if format in ("libsvm", "paddle") else "values"
+        words = f"a, line {2 + bool(head)}", f" {counted}, ", "at most 262,144"
+        refused(conf_of(path, format), *words)
     [window] = read(conf_of(path, format, bad_rows=1))
     assert len(window.ids[0]) == 6
 

@@ -207,12 +207,15 @@ def test_json_values_of_several_types(tmp_path, values, expected):
 
 
 def example(**features):
-    """A serialized tf.Example; lists of int, float or bytes."""
+    """A serialized tf.Example; lists of int, float or bytes, None for a feature of no kind."""
     import tensorflow as tf
 
     kinds = {int: ("int64_list", tf.train.Int64List), float: ("float_list", tf.train.FloatList)}
     made = {}
     for name, values in features.items():
+        if values is None:
+            made[name] = tf.train.Feature()
+            continue
         key, kind = kinds.get(type(values[0]), ("bytes_list", tf.train.BytesList))
         made[name] = tf.train.Feature(**{key: kind(value=values)})
     return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
@@ -270,7 +273,7 @@ def test_tfrecord(tmp_path):
 
 def test_a_type_that_comes_late(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord_files, "SAMPLE", 2)
-    data = framed(*[example(label=[1])] * 5, example(label=[0], f=[0.5], t=[b"x"]))
+    data = framed(*[example(label=[1], f=None)] * 5, example(label=[0], f=[0.5], t=[b"x"]))
     rows, _, _ = read_bytes(tmp_path, data, "tfrecord", ["label", "f", "t"])
     assert rows[5] == {"label": [0], "f": [0.5], "t": ["x"]}
     assert rows[0] == {"label": [1], "f": [], "t": []}
