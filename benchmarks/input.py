@@ -24,7 +24,7 @@ from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import counted
-from tnctl.data.formats.readers import csv_reader
+from tnctl.data.formats.csv_files import CsvReader
 from tnctl.data.preparing import prepare
 from tnctl.data.read_ahead import ReadAhead, in_order
 from tnctl.data.statistics_document import Statistics
@@ -127,7 +127,7 @@ def arrow() -> pa.Table:
 
 def parsed(conf: Conf) -> Iterator[pa.Table]:
     """The same columns by tnctl's parser, block by block."""
-    return (piece.table for piece in csv_reader(conf).pieces(str(TSV), names()))
+    return (piece.table for piece in CsvReader(conf).pieces(str(TSV), names()))
 
 
 def ids_of(conf: Conf, tables: Iterable[pa.Table | pa.RecordBatch]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_generated import calibrated, sigmoid
 
-from tnctl.data import arrivals, days, generated, sources, units
+from tnctl.data import arrivals, days, generated, sources
 from tnctl.data.generated import row_range as range_of_generated
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
@@ -161,7 +161,7 @@ def test_a_split_knows_the_rows_that_were_trained_on(train, split, spec, seen):
     assert Source(conf, split).known_rows() == end - first
     # Workers that share the split read the same rows.
     of_units = [
-        piece for unit in units.units_of(Source(conf, split), 2)
+        piece for unit in Source(conf, split).units(2)
         for piece in Source(conf, split).pieces(needed, unit)
     ]  # fmt: skip
     assert values(of_units, "reachable") == expected["reachable"].to_pylist()

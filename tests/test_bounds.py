@@ -16,11 +16,11 @@ from bounded import TEXT, conf_of, list_of, memory_of, read, refused, row_of
 
 from tnctl import files, limits
 from tnctl.data import statistics
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.features import Features, prepared_encoder
 from tnctl.data.formats import arrow_files
 from tnctl.data.formats.text_lines import BLOCK_BYTES
 from tnctl.data.formats.tfrecord_files import READ_BYTES
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
@@ -140,7 +140,9 @@ def test_a_row_at_the_limit_of_values_and_one_beyond(tmp_path, format):
     assert [len(window.ids[0]) for window in read(conf_of(path, format))] == [most + 6]
     for count in (VALUES + 1, 1_000_000):
         path.write_bytes(head + good + list_of(format, count) + good)
-        refused(conf_of(path, format), f"a, line {2 + bool(head)}", "at most 262,144")
+        counted = "words" if format in ("libsvm", "paddle") else "values"
+        words = f"a, line {2 + bool(head)}", f" {counted}, ", "at most 262,144"
+        refused(conf_of(path, format), *words)
     [window] = read(conf_of(path, format, bad_rows=1))
     assert len(window.ids[0]) == 6
 

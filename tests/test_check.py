@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tnctl.cli.check import short, span
-from tnctl.data.id_growth import growth
+from tnctl.data.statistics import growth
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.progress import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace

@@ -39,8 +39,8 @@ def read(conf, needed):
     """All rows as dicts, where each stands, and how many were passed over."""
     rows, places, skipped = [], [], 0
     for piece in Source(conf, "train").pieces(needed):
-        skipped += piece.skipped
-        assert bool(piece.reason) == bool(piece.skipped)
+        skipped += piece.bad.rows
+        assert bool(piece.bad.first) == bool(piece.bad.rows)
         rows += piece.table.to_pylist()
         places += [piece.where(row)[1] for row in range(piece.table.num_rows)]
     return rows, places, skipped
@@ -207,12 +207,15 @@ def test_json_values_of_several_types(tmp_path, values, expected):
 
 
 def example(**features):
-    """A serialized tf.Example; lists of int, float or bytes."""
+    """A serialized tf.Example; lists of int, float or bytes, None for a feature of no kind."""
     import tensorflow as tf
 
     kinds = {int: ("int64_list", tf.train.Int64List), float: ("float_list", tf.train.FloatList)}
     made = {}
     for name, values in features.items():
+        if values is None:
+            made[name] = tf.train.Feature()
+            continue
         key, kind = kinds.get(type(values[0]), ("bytes_list", tf.train.BytesList))
         made[name] = tf.train.Feature(**{key: kind(value=values)})
     return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
@@ -270,7 +273,7 @@ def test_tfrecord(tmp_path):
 
 def test_a_type_that_comes_late(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord_files, "SAMPLE", 2)
-    data = framed(*[example(label=[1])] * 5, example(label=[0], f=[0.5], t=[b"x"]))
+    data = framed(*[example(label=[1], f=None)] * 5, example(label=[0], f=[0.5], t=[b"x"]))
     rows, _, _ = read_bytes(tmp_path, data, "tfrecord", ["label", "f", "t"])
     assert rows[5] == {"label": [0], "f": [0.5], "t": ["x"]}
     assert rows[0] == {"label": [1], "f": [], "t": []}
@@ -364,19 +367,18 @@ def test_a_bad_record_is_named_or_passed_over(tmp_path, damage, words, kept):
         assert (len(rows), skipped) == (kept, 1)
 
 
-def test_parquet_rows_that_are_not_utf8(tmp_path):
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_rows_that_are_not_utf8(tmp_path, format):
     texts = pa.array([b"x", b"\xff", b"y"]).view(pa.string())
-    pq.write_table(pa.table({"a": texts, "l": pa.array([[1], [2], [3]])}), tmp_path / "a")
+    table = pa.table({"a": texts, "l": pa.array([[1], [2], [3]])})
+    write = {"parquet": pq.write_table, "orc": pa.orc.write_table}[format]
+    write(table, str(tmp_path / "a"))
     with pytest.raises(Failure, match=r"a, row 2, column 'a': not UTF-8"):
-        read(conf_of(tmp_path, "parquet"), ["a", "l"])
-    rows, places, skipped = read(conf_of(tmp_path, "parquet", bad_rows=1), ["a", "l"])
+        read(conf_of(tmp_path, format), ["a", "l"])
+    rows, places, skipped = read(conf_of(tmp_path, format, bad_rows=1), ["a", "l"])
     assert (rows[1], places, skipped) == ({"a": "y", "l": [3]}, [1, 3], 1)
-
-
-@pytest.mark.parametrize("format", ["libsvm", "paddle", "jsonl", "tfrecord"])
-def test_empty_files(tmp_path, format):
-    with pytest.raises(Failure, match=r"a is empty"):
-        read_bytes(tmp_path, b"", format, ["label"])
+    unchecked = Source(conf_of(tmp_path, format, check_utf8=False), "train").pieces(["a"])
+    assert sum(piece.table.num_rows for piece in unchecked) == 3
 
 
 @pytest.mark.parametrize("format", ["libsvm", "paddle", "jsonl"])

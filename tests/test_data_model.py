@@ -7,18 +7,17 @@ import uuid
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from test_slots import cells_of, conf_of, encoded, ids, tables_of, value_id, where
 
 from tnctl import files
+from tnctl.data.arrow_tables import as_table, raw_rows
 from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.sources import Source
 from tnctl.data.statistics import measure
 from tnctl.data.statistics_document import Statistics
-from tnctl.data.windows import count_hint, windows
+from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Label, Numeric, Slot
 
@@ -222,53 +221,12 @@ def test_every_form_of_the_same_rows_reads_the_same(tmp_path):
         same(read(conf_of_rows(root=root, **form)), expected)
 
 
-@pytest.mark.parametrize("dictionary", [False, True])
-def test_parquet_is_csv(tmp_path, dictionary):
-    root = str(tmp_path)
-    write_csv(root + "/a.csv")
-    table = pa.table(
-        {
-            "y": pa.array([int(row["y"]) for row in ROWS], pa.int8()),
-            "b": pa.array([int(row["b"]) for row in ROWS], pa.int16()),
-            "a": pa.array([row["a"] or None for row in ROWS]),
-            "n": pa.array([float(row["n"]) if row["n"] else None for row in ROWS]),
-            "extra": pa.array([[1]] * len(ROWS)),
-        }
-    )
-    if dictionary:
-        table = table.set_column(2, "a", table.column("a").dictionary_encode())
-    pq.write_table(table, root + "/a.parquet", row_group_size=6)
-    conf = conf_of_rows(root=root, train="a.parquet", format="parquet")
-    same(read(conf), read(conf_of_rows(root=root, train="a.csv")))
-    assert count_hint(Source(conf, "train")) == 21
-    assert raw_rows(Source(conf, "train"), 1) == [{"a": None, "b": -9, "n": None, "y": 0}]
-
-
-def test_blocks_of_a_long_file_join(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 37)
-    expected = write_csv(str(tmp_path / "a.csv")).count(b"\n") - 1
-    conf = conf_of_rows(root=str(tmp_path), train="a.csv", window=1000)
-    small = read(conf)
-    assert sum(w.rows for w in small) == expected
-    monkeypatch.undo()
-    for window, other in zip(small, read(conf), strict=True):
-        np.testing.assert_array_equal(window.ids[0], other.ids[0])
-        np.testing.assert_array_equal(window.offsets[0], other.offsets[0])
-        np.testing.assert_allclose(window.numeric, other.numeric, rtol=1e-6)
-
-
 def test_bytes_that_are_not_utf8_hash_as_bytes(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,y\n\xff\xfe,1\n ok ,0\n")
     conf = conf_of(root=str(tmp_path), train="a.csv", check_utf8=False, strip=True)
     assert cells_of(read(conf)[0]) == [[value_id(b"\xff\xfe")], [value_id("ok")]]
     rows = raw_rows(Source(conf, "train"), 5)
     assert rows[0]["a"].encode("utf-8", "surrogateescape") == b"\xff\xfe"
-
-
-def test_tabs_do_not_quote(tmp_path):
-    (tmp_path / "a.tsv").write_bytes(b'a\ty\n"x\t1\ny"z\t0\n')
-    conf = conf_of(root=str(tmp_path), train="a.tsv", delimiter="\t")
-    assert cells_of(read(conf)[0]) == [[value_id('"x')], [value_id('y"z')]]
 
 
 def test_raw_rows_encode_to_the_same_window(tmp_path):

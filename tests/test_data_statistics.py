@@ -10,7 +10,7 @@ import pytest
 from tnctl import documents
 from tnctl.data import sources
 from tnctl.data.features import Features
-from tnctl.data.statistics import DISTINCT_KEPT, Distinct, Moments, measure
+from tnctl.data.statistics import DISTINCT_KEPT, DistinctValues, Moments, measure
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
@@ -37,7 +37,7 @@ def test_moments_of_equal_numbers_and_of_none():
 
 def test_distinct_values_are_exact_while_they_fit():
     values = np.random.default_rng(0).integers(-500, 500, 20_000) / 8
-    distinct = Distinct()
+    distinct = DistinctValues()
     for part in np.array_split(values, 30):
         distinct.add(part)
     distinct.add(np.array([-0.0, 0.0]))
@@ -50,7 +50,7 @@ def test_a_sample_of_many_distinct_values_is_uniform_and_the_same_in_any_parts()
     values = np.random.default_rng(0).permutation(400_000) / 400_000
     samples = []
     for parts in (1, 13):
-        distinct = Distinct()
+        distinct = DistinctValues()
         # Frequency must not count: the smallest tenth comes ten times.
         for part in np.array_split(np.concatenate([values, *[values[values < 0.1]] * 9]), parts):
             distinct.add(part)

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from test_columns import mix64
 
 from tnctl.data import generated, windows
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import batches, joined, taken
 from tnctl.data.features import Features
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.statistics_document import Statistics
@@ -87,12 +88,6 @@ def test_windows_span_pieces(monkeypatch):
     monkeypatch.setattr(generated, "PIECE_ROWS", 77)
     again = windows.windows(Source(conf, "train"), features_of(conf))
     assert list(map(rows_of, again)) == expected
-
-
-def mix64(x):
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ x >> 33) * factor % 2**64
-    return x ^ x >> 33
 
 
 def test_negatives_are_sampled_by_seed_and_row(monkeypatch):
@@ -319,13 +314,6 @@ print(next(ahead))
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def auc(scores, labels):
-    ranks = np.empty(len(scores))
-    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
-    clicks = labels.sum()
-    return (ranks[labels == 1].sum() - clicks * (clicks + 1) / 2) / clicks / (len(labels) - clicks)
-
-
 def test_generated_rows_are_a_function_of_their_number():
     whole = generated.rows(0, 2000)
     assert generated.rows(700, 900).equals(whole.slice(700, 200))
@@ -337,17 +325,6 @@ def test_generated_rows_are_a_function_of_their_number():
     assert count_hint(Source(conf, "validation")) == 200_000
     row = raw_rows(Source(conf, "train"), 1)[0]
     assert row["user_id"] == generated.rows(5, 6)["user_id"][0].as_py()
-
-
-def test_criteo_conf_reads_a_line_of_criteo(tmp_path):
-    line = ["1", "1", "", "-2", *["3"] * 10, "68fd1e64", '"odd', *["80e26c9b"] * 23, ""]
-    (tmp_path / "train.txt").write_text("\t".join(line) + "\n")
-    conf = shipped("criteo", root=str(tmp_path))
-    (window,) = windows.windows(Source(conf, "train"), features_of(conf))
-    assert len(window.ids[0]) + len(window.ids[1]) == 26
-    expected = np.array([np.log1p(1), 0, -np.log1p(2), *[np.log1p(3)] * 10], np.float32)
-    np.testing.assert_array_equal(window.numeric[0], expected)
-    assert window.labels.tolist() == [[1]]
 
 
 def test_a_collected_read_ahead_never_blocks_the_making_of_another():

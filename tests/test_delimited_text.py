@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pytest
 
-from tnctl.data.formats.readers import csv_reader
+from tnctl.data.formats.csv_files import CsvReader
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Conf, Data, Label, Numeric, Slot
@@ -34,7 +34,7 @@ def conf_of(root, **data):
 def read(conf, url):
     """The rows and the numbers of their lines, how many were skipped, and the reasons given."""
     rows, lines, skipped, reasons = [], [], 0, []
-    for piece in csv_reader(conf).pieces(str(url), NEEDED):
+    for piece in CsvReader(conf).pieces(str(url), NEEDED):
         assert piece.table.column_names == NEEDED
         piece.table.validate(full=True)
         rows += zip(*(piece.table.column(name).to_pylist() for name in NEEDED), strict=True)
@@ -42,8 +42,8 @@ def read(conf, url):
             where = piece.where(row)
             assert where[0] == str(url)
             lines.append(where[1])
-        skipped += piece.skipped
-        reasons += [piece.reason] * (piece.skipped > 0)
+        skipped += piece.bad.rows
+        reasons += [piece.bad.first] * (piece.bad.rows > 0)
     return rows, lines, skipped, reasons
 
 
@@ -246,7 +246,7 @@ def test_numbers_are_rounded_as_arrow_rounds_them(tmp_path):
     texts += [f"{source.randrange(2**64)}e{source.randrange(-40, 40)}" for _ in range(3000)]
     texts += [f"{source.uniform(-99, 99):.{source.randrange(20)}f}" for _ in range(3000)]
     (tmp_path / "a.csv").write_text("".join(f"z,a,{text},0\n" for text in texts))
-    pieces = csv_reader(conf_of(tmp_path)).pieces(str(tmp_path / "a.csv"), NEEDED)
+    pieces = CsvReader(conf_of(tmp_path)).pieces(str(tmp_path / "a.csv"), NEEDED)
     numbers = np.concatenate([piece.table.column("n").to_numpy() for piece in pieces])
     expected = pc.cast(pa.array(texts), pa.float64()).to_numpy()
     np.testing.assert_array_equal(numbers.view(np.uint64), expected.view(np.uint64))
@@ -270,24 +270,6 @@ def test_every_character_is_utf8_and_nothing_else_is(tmp_path):
     assert "not UTF-8" in result[3][0]
 
 
-def test_bad_rows_are_left_out_and_named(tmp_path):
-    good = b"z,x,1,0\n"
-    bad = {b"z,x,1\n": "received 3", b"z,\xff,1,0\n": "UTF-8", b"z,x,one,0\n": "'one' is not a",
-           b'z,"x,1,0\n': "quoted value", b"z,x\ry,1,0\n": "carriage return"}  # fmt: skip
-    path = tmp_path / "a.csv"
-    for line, words in bad.items():
-        path.write_bytes(good + line + good + b"".join(bad) + good)
-        rows, lines, skipped, reasons = read(conf_of(tmp_path, bad_rows=1), path)
-        assert rows == [(1.0, "x", 0.0)] * 3
-        assert lines == [1, 3, 9]
-        assert skipped == 6
-        assert len(reasons) == 1
-        assert f"{path}, line 2" in reasons[0]
-        assert words in reasons[0]
-    path.write_bytes(b"".join(bad))
-    assert read(conf_of(tmp_path, bad_rows=1), path)[:3] == ([], [], 5)
-
-
 def test_a_damaged_file_is_no_bad_row(tmp_path):
     whole = gzip.compress(b"".join(b"%d,x,1,0\n" % (k * 7919 % 10007) for k in range(9999)))
     (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2])
@@ -299,15 +281,6 @@ def test_a_delimiter_is_ascii(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"z,x,1,0\n")
     with pytest.raises(UserError, match=r"data\.delimiter must be an ASCII character"):
         read(conf_of(tmp_path, delimiter="§"), tmp_path / "a.csv")
-
-
-def test_a_line_longer_than_a_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("tnctl.data.formats.text_lines.BLOCK_BYTES", 100)
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"z,x,1,0\nz," + b"x" * 20_000 + b",1,0\nz,y,1,0")
-    rows, lines, _, _ = read(conf_of(tmp_path), path)
-    assert [len(a) for _, a, _ in rows] == [1, 20_000, 1]
-    assert lines == [1, 2, 3]
 
 
 def test_lines_of_a_block():

@@ -17,7 +17,7 @@ import yaml
 from tnctl import schema
 from tnctl.checkpoint.document import Recipe
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.formats.readers import json_reader
+from tnctl.data.formats.jsonl_files import JsonReader
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph import serving_json as describing
@@ -418,7 +418,7 @@ def encode_line(description, path):
 
     def encode(row):
         path.write_text(row if isinstance(row, str) else json.dumps(row))
-        [piece] = json_reader(raw.conf).pieces(str(path), raw.columns)
+        [piece] = JsonReader(raw.conf).pieces(str(path), raw.columns)
         return raw.encode(piece.table, piece.where)
 
     return encode

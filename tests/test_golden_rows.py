@@ -17,9 +17,9 @@ from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint.golden_lines import parse
 from tnctl.data import preparing
+from tnctl.data.arrow_tables import as_table, raw_rows
 from tnctl.data.features import Features
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.raw_rows import as_table, raw_rows
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source
 from tnctl.data.statistics import measure

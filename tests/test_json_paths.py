@@ -6,9 +6,10 @@ import random
 import pyarrow as pa
 import pytest
 
-from tnctl.data import nested_columns
+from tnctl.data import column_names
 from tnctl.data.formats import jsonl_files
 from tnctl.data.formats.jsonl_files import JsonReader
+from tnctl.schema import Conf, Data, Slot
 
 DEVICE = pa.struct([("os", pa.string()), ("screen", pa.struct([("width", pa.int64())]))])
 SCHEMA = pa.schema([
@@ -45,10 +46,16 @@ def rows_of(chance, count):
     ]
 
 
+def reader(of_ids=(), bad_rows=0):
+    slots = {f"slot_{k}": Slot(column=name) for k, name in enumerate(of_ids or ["user"])}
+    data = Data(train="rows.jsonl", format="jsonl", bad_rows=bad_rows)
+    return JsonReader(Conf(recipe={"name": "lr"}, slots=slots, data=data))
+
+
 def read(folder, rows, needed, of_ids=(), bad_rows=0):
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return list(JsonReader(set(of_ids), {}, bad_rows, 0).pieces(str(path), needed))
+    return list(reader(of_ids, bad_rows).pieces(str(path), needed))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -59,9 +66,9 @@ def test_they_are_what_nested_columns_have(tmp_path, seed, needed):
     for label, row in enumerate(rows):
         row["label"] = label
     [batch] = pa.Table.from_pylist(rows, SCHEMA).to_batches()
-    expected = nested_columns.selected(batch, needed).to_pylist()
+    expected = column_names.selected(batch, needed).to_pylist()
     [piece] = read(tmp_path, rows, needed)
-    assert piece.skipped == 0 and piece.table.to_pylist() == expected
+    assert piece.bad.rows == 0 and piece.table.to_pylist() == expected
 
 
 def test_a_key_with_dots_comes_before_a_path(tmp_path):
@@ -81,8 +88,7 @@ def test_a_path_into_another_value_is_null(tmp_path, many):
 def test_flat_keys_with_dots(tmp_path):
     rows = [{"user": "u1", "user.country": "DE", "größe.cm": 5}, {"user": "u2"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reader = JsonReader(set(), {}, 0, 0)
-    [piece] = reader.pieces(str(tmp_path / "rows.jsonl"), ["user", "user.country", "größe.cm"])
+    [piece] = reader().pieces(str(tmp_path / "rows.jsonl"), ["user", "user.country", "größe.cm"])
     assert piece.table.column("user.country").to_pylist() == ["DE", None]
     assert piece.table.column("größe.cm").to_pylist() == [5, None]
 
@@ -90,8 +96,8 @@ def test_flat_keys_with_dots(tmp_path):
 def test_a_list_in_a_list_is_a_bad_row(tmp_path):
     deep = "[" * 900 + "]" * 900
     (tmp_path / "rows.jsonl").write_text('{"a": {"b": 1}}\n' + f'{{"a": [{deep}]}}\n')
-    [piece] = JsonReader(set(), {}, 2, 0).pieces(str(tmp_path / "rows.jsonl"), ["a.b"])
-    assert piece.table.to_pylist() == [{"a.b": 1}] and piece.skipped == 1
+    [piece] = reader(bad_rows=2).pieces(str(tmp_path / "rows.jsonl"), ["a.b"])
+    assert piece.table.to_pylist() == [{"a.b": 1}] and piece.bad.rows == 1
 
 
 def test_an_object_of_very_many_keys_is_none_of_columns():
@@ -101,7 +107,7 @@ def test_an_object_of_very_many_keys_is_none_of_columns():
 
 def test_an_object_that_is_read_whole_names_the_way(tmp_path):
     [piece] = read(tmp_path, [{"device": {"os": "ios"}}, {"device": "x"}], ["device"], bad_rows=2)
-    assert piece.table.to_pylist() == [{"device": "x"}] and "by its path" in piece.reason
+    assert piece.table.to_pylist() == [{"device": "x"}] and "by its path" in piece.bad.first
 
 
 def test_the_paths_of_objects():
@@ -116,4 +122,4 @@ def test_the_paths_of_objects():
     for _ in range(1000):
         nested = {"k": nested}
     [path] = jsonl_files.paths_of([nested])
-    assert path.count(".") == nested_columns.DEEPEST
+    assert path.count(".") == column_names.DEEPEST

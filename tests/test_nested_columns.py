@@ -8,8 +8,8 @@ import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import limits
-from tnctl.data import arrow_tables, nested_columns, numbers
-from tnctl.data.nested_columns import require_paths, selected, stored_columns
+from tnctl.data import arrow_tables, column_names, numbers
+from tnctl.data.column_names import require_paths, selected, stored_columns
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Numeric, Slot
@@ -79,7 +79,7 @@ def slow_join(rows):
 def listed_of(array):
     """The values of a column of a batch, and how many each row has."""
     batch = pa.RecordBatch.from_arrays([array], ["a"])
-    return numbers.listed(nested_columns.selected(batch, ["a"]).column("a").combine_chunks())
+    return numbers.listed(column_names.selected(batch, ["a"]).column("a").combine_chunks())
 
 
 @pytest.mark.parametrize("kind", [

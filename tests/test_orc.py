@@ -12,10 +12,9 @@ from bounded import conf_of, read, refused
 from tnctl import limits
 from tnctl.data.formats.arrow_files import OrcReader
 from tnctl.data.sources import Source
-from tnctl.data.unit_records import Unit
-from tnctl.data.units import record_of, units_again, units_of
+from tnctl.data.unit_records import Unit, record_of
 from tnctl.errors import Failure, UserError
-from tnctl.schema import Numeric, Slot
+from tnctl.schema import Slot
 
 ROWS = 700
 COLUMNS = {
@@ -62,32 +61,14 @@ def test_rows_are_those_of_parquet(tmp_path):
     assert Source(stored, "train").known_rows() == ROWS
 
 
-def test_windows_are_those_of_parquet(tmp_path):
-    write_orc(tmp_path / "a")
-    pq.write_table(pa.table(COLUMNS), tmp_path / "b")
-    slots = {
-        "text": Slot(missing="value"), "lists": Slot(pooling="mean"), "texts": Slot(),
-        "integer": Slot(ids="integer"), "number": Slot(ids="boundaries", boundaries=[9, 80]),
-    }  # fmt: skip
-    numeric = {"n": Numeric(column="number", default=0)}
-    [window], [expected] = (
-        read(conf_of(tmp_path / name, kind, slots, numeric))
-        for name, kind in (("a", "orc"), ("b", "parquet"))
-    )
-    np.testing.assert_array_equal(window.ids[0], expected.ids[0])
-    np.testing.assert_array_equal(window.offsets[0], expected.offsets[0])
-    np.testing.assert_array_equal(window.numeric, expected.numeric)
-    np.testing.assert_array_equal(window.labels, expected.labels)
-
-
 def test_a_file_is_a_unit(tmp_path):
     """Its rows are known by the footer, and no part of it is read without the others."""
     assert write_orc(tmp_path / "a").nstripes > 3
     pa.orc.write_table(pa.table(COLUMNS), str(tmp_path / "b"))
-    assert OrcReader(check_utf8=True, bad_rows=0).counts(str(tmp_path / "a")) == [ROWS]
+    assert OrcReader(conf_of(tmp_path / "a", "orc")).counts(str(tmp_path / "a")) == [ROWS]
     conf = conf_of(tmp_path / "a", "orc")
     conf.data.train = [f"{tmp_path}/{name}" for name in "ab"]
-    units = units_of(Source(conf, "train"), 2)
+    units = Source(conf, "train").units(2)
     assert units == [Unit(0, f"{tmp_path}/a"), Unit(1, f"{tmp_path}/b")]
     parts = [[row for _, row in rows_of(conf, ["text"], unit)] for unit in units]
     assert parts[0] == parts[1] == [{"text": text} for text in COLUMNS["text"]]
@@ -100,9 +81,9 @@ def test_a_pass_that_was_cut_between_stripes_is_refused(tmp_path):
     conf = conf_of(tmp_path / "a", "orc")
     by_stripes = record_of([Unit(0, f"{tmp_path}/a", 0, 3), Unit(1, f"{tmp_path}/a", 3, 7)], 2)
     with pytest.raises(Failure, match="an earlier tnctl cut files of ORC between stripes"):
-        units_again(Source(conf, "train"), by_stripes, "train from scratch")
-    whole = record_of(units_of(Source(conf, "train"), 2), 2)
-    assert units_again(Source(conf, "train"), whole, "") == [Unit(0, f"{tmp_path}/a")]
+        Source(conf, "train").units_again(by_stripes, "train from scratch")
+    whole = record_of(Source(conf, "train").units(2), 2)
+    assert Source(conf, "train").units_again(whole, "") == [Unit(0, f"{tmp_path}/a")]
 
 
 def test_long_stripes_are_cut(tmp_path):
@@ -113,22 +94,6 @@ def test_long_stripes_are_cut(tmp_path):
     assert pa.concat_tables(piece.table for piece in pieces).column("a").to_pylist() == list(
         range(150_000)
     )
-
-
-def test_bad_rows(tmp_path):
-    columns = {"a": [b"x", b"\xff\xfe", b"z"] * 9, "y": [0.0] * 27}
-    schema = pa.schema([("a", pa.string()), ("y", pa.float64())])
-    arrays = [pa.array(columns["a"]).view(pa.string()), pa.array(columns["y"])]
-    pa.orc.write_table(pa.Table.from_arrays(arrays, schema=schema), str(tmp_path / "a"))
-    refused(conf_of(tmp_path / "a", "orc"), "a, row 2, column 'a': not UTF-8")
-    [window] = read(conf_of(tmp_path / "a", "orc", bad_rows=9))
-    assert window.rows == 18
-    [window] = read(conf_of(tmp_path / "a", "orc", check_utf8=False))
-    assert window.rows == 27
-    write_orc(tmp_path / "a")
-    refused(conf_of(tmp_path / "a", "orc", {"txt": Slot()}), "no column 'txt'", "'text'")
-    conf = conf_of(tmp_path / "a", "orc", {"number": Slot()})
-    refused(conf, "'number' is double", "quantiles", kind=UserError)
 
 
 def test_stripes_of_too_many_values(tmp_path, monkeypatch):

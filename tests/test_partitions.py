@@ -5,14 +5,13 @@ import os
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 from bounded import conf_of, read, refused
 
 from tnctl import files
 from tnctl.data.days import days_of
-from tnctl.data.partitions import partitions_of
+from tnctl.data.file_pieces import partitions_of
 from tnctl.data.sources import Source
 from tnctl.data.unit_records import Unit
 from tnctl.errors import Failure
@@ -32,8 +31,6 @@ def write(path, kind, columns):
     table = pa.table(columns)
     if kind == "parquet":
         pq.write_table(table, path, row_group_size=2)
-    elif kind == "orc":
-        pa.orc.write_table(table, str(path), stripe_size=1, batch_size=2)
     elif kind == "csv":
         rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
         text = "".join(f"{','.join(map(str, row))}\n" for row in rows)
@@ -54,7 +51,7 @@ def write_parts(folder, kind, **more):
     (folder / "_temporary" / f"part-9.{kind}").write_text("no data")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
 @pytest.mark.parametrize("spec", ["", "country=*/hour=*/part-*"])
 def test_folders_are_columns(tmp_path, kind, spec):
     write_parts(tmp_path / "log", kind)
@@ -125,7 +122,7 @@ def test_row_groups_and_bad_rows_of_a_partition(tmp_path):
     refused(conf_of(f"{tmp_path}/log/", "parquet", {"land": Slot()}), "has no column 'land'")
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc", "jsonl"])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_the_last_rows_of_folders(tmp_path, kind):
     """data.split by `last` reads no more than the row groups of a split, with their folders."""
     write_parts(tmp_path / "log", kind)

@@ -12,9 +12,10 @@ from mutated_documents import reseal
 from tnctl import files, saved_conf, schema
 from tnctl.cli import compose
 from tnctl.cluster.joining.digests import digests_of
-from tnctl.data import days, sources, units
+from tnctl.data import days, sources
 from tnctl.data.day_records import DayRecord
 from tnctl.data.sources import Source
+from tnctl.data.unit_records import checksum, record_of
 from tnctl.errors import Failure, UserError
 from tnctl.training import resuming
 from tnctl.training.plan import days_left
@@ -132,14 +133,12 @@ def test_what_is_not_there_names_the_folder_that_was_searched(project, cli):
 
 def test_two_workers_in_other_working_folders(project, monkeypatch):
     conf = conf_of(project, "data.train=[train.csv,validation.csv]")
-    [first, second] = units.units_of(Source(conf, "train"), 2)
+    [first, second] = Source(conf, "train").units(2)
     # Worker 0 names files to the others, whose copies of the project may be elsewhere.
     assert (first.file, second.file) == ("../data/train.csv", "../data/validation.csv")
     elsewhere = dataclasses.replace(conf, paths=schema.Paths(folder="/elsewhere"))
     assert digests_of(elsewhere) == digests_of(conf)
-    assert units.checksum(units.units_of(Source(conf, "train"), 2)) == units.checksum(
-        [first, second]
-    )
+    assert checksum(Source(conf, "train").units(2)) == checksum([first, second])
     monkeypatch.chdir(project / "third")
     given = schema.from_values(json.loads(json.dumps(dataclasses.asdict(conf))))
     assert sum(piece.table.num_rows for piece in Source(given, "train").pieces(["a"], second)) == 60
@@ -218,12 +217,12 @@ def test_files_of_checkpoints_are_named_from_the_folder(project):
 def test_units_of_an_earlier_tnctl(project):
     """Which named the files of a glob by whole paths."""
     conf = conf_of(project, "data.train=*.csv")
-    cut = units.units_of(Source(conf, "train"), 2)
+    cut = Source(conf, "train").units(2)
     whole = [dataclasses.replace(unit, file=f"{project}/confs/{unit.file}") for unit in cut]
-    record = units.record_of(whole, 2)
-    assert units.units_again(Source(conf, "train"), record, "") == cut
+    record = record_of(whole, 2)
+    assert Source(conf, "train").units_again(record, "") == cut
     with pytest.raises(Failure, match="is cut into 2 units"):
-        units.units_again(Source(conf, "train"), dataclasses.replace(record, sha256="0" * 64), "")
+        Source(conf, "train").units_again(dataclasses.replace(record, sha256="0" * 64), "")
 
 
 def test_a_checkpoint_without_the_key_starts_in_the_working_folder(cli, tmp_path):

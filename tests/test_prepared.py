@@ -15,10 +15,10 @@ import pytest
 
 from tnctl import documents, files, manifest, schema
 from tnctl.data import preparing, statistics
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
 from tnctl.data.formats.prepared_files import PreparedManifest
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.sources import Source
 from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError

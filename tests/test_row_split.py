@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from test_columns import hash_bytes, mix64
 from units import (
     BAD,
     ROWS,
@@ -15,15 +16,14 @@ from units import (
     features_of,
     values,
     write_csv,
-    write_jsonl,
     write_parquet,
-    write_tfrecord,
 )
 
 from tnctl import schema
-from tnctl.data import preparing, row_split, units
+from tnctl.data import preparing, row_split
 from tnctl.data.file_pieces import Line, row_numbers, rows_up_to
 from tnctl.data.sources import Source
+from tnctl.data.unit_records import WHOLE
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, UserError
 from tnctl.schema import Split
@@ -33,9 +33,7 @@ SHARES = {"validation": 0.1, "test": 0.25}
 WRITERS = {
     "csv": lambda folder, parts: write_csv(folder, parts),
     "csv.gz": lambda folder, parts: write_csv(folder, parts, ".csv.gz"),
-    "jsonl": lambda folder, parts: write_jsonl(folder, parts),
     "parquet": lambda folder, parts: write_parquet(folder, parts),
-    "tfrecord": lambda folder, parts: write_tfrecord(folder, parts),
 }
 
 
@@ -49,31 +47,16 @@ def with_split(conf, **keys):
     return replace(conf, data=replace(conf.data, split=replace(conf.data.split, **keys)))
 
 
-def numbers_of(conf, split, unit=units.WHOLE):
+def numbers_of(conf, split, unit=WHOLE):
     """The column n, the number of each row, of a split in its order."""
     numbers = []
     for piece in Source(conf, split).pieces(["n"], unit):
         assert piece.table.column_names == ["n"]
         numbers += piece.table.column("n").to_pylist()
-    # A feature of TFRecord is a list.
-    return [int(n[0] if isinstance(n, list) else n) for n in numbers]
+    return list(map(int, numbers))
 
 
 # ---- Against a slow model ---------------------------------------------------------
-
-
-def mix(x):
-    """docs/formats/ids.md, as the next one."""
-    x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD % 2**64
-    x = (x ^ x >> 33) * 0xC4CEB9FE1A85EC53 % 2**64
-    return x ^ x >> 33
-
-
-def value_id(text):
-    data, h = text.encode(), 0
-    for at in range(0, len(data), 8):
-        h = mix(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return mix(h ^ len(data))
 
 
 def split_by(decisive, shares=SHARES):
@@ -85,7 +68,7 @@ def split_by(decisive, shares=SHARES):
 
 def slow_splits(by, seed=0):
     """The rows of each split of one file, part-0."""
-    salt = mix(seed ^ int.from_bytes(b"split of", "big"))
+    salt = mix64(seed ^ int.from_bytes(b"split of", "big"))
     rows_of_splits = {split: [] for split in SPLITS}
     for row in range(ROWS):
         if by == "last":
@@ -94,9 +77,9 @@ def slow_splits(by, seed=0):
             split = "test" if left <= test else "validation"
             split = "train" if left > test + validation else split
         elif by == "rows":
-            split = split_by(mix(mix(value_id("part-0") ^ salt) ^ (row + 1)))
+            split = split_by(mix64(mix64(hash_bytes(b"part-0") ^ salt) ^ (row + 1)))
         else:
-            split = split_by(mix(value_id(values(row)[0]) ^ salt))
+            split = split_by(mix64(hash_bytes(values(row)[0].encode()) ^ salt))
         rows_of_splits[split].append(row)
     return rows_of_splits
 
@@ -133,7 +116,7 @@ def test_units_of_workers_have_the_rows_of_the_split(tmp_path, writer, by):
         whole = [row for window in read for row in keys(window)]
         parts = [
             row
-            for unit in units.units_of(Source(conf, split), 3)
+            for unit in Source(conf, split).units(3)
             for window in windows(Source(conf, split), features_of(conf), unit=unit)
             for row in keys(window)
         ]

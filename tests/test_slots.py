@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 import yaml
+from test_columns import hash_bytes
 
 from tnctl import documents
 from tnctl.data.features import Features, indicator_width
@@ -34,21 +34,9 @@ from tnctl.schema import (
     from_values,
 )
 
-MASK = 2**64 - 1
-
-
-def mix64(x):
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ x >> 33) * factor & MASK
-    return x ^ x >> 33
-
 
 def value_id(text, seed=0):
-    data = text if isinstance(text, bytes) else text.encode()
-    h = seed
-    for at in range(0, len(data), 8):
-        h = mix64(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return mix64(h ^ len(data))
+    return hash_bytes(text if isinstance(text, bytes) else text.encode(), seed)
 
 
 def conf_of(slots=None, numeric=None, loss="cross_entropy", embedding=None, batch_size=4, **data):
@@ -251,60 +239,6 @@ def test_unicode_values(kind):
 WORDS = ["ant", "bee", "cat", "dög"]
 
 
-def test_vocabulary_is_keras_string_lookup():
-    texts = ["cat", "dög", "ant", "eel", "bee", "", "CAT"]
-    # One out-of-vocabulary index: Keras puts it first, we put it last.
-    indices = np.asarray(keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=1)(texts))
-    slot = Slot(ids="vocabulary", vocabulary=WORDS, oov=1)
-    expected = [[int(k) - 1] if k else [len(WORDS)] for k in indices]
-    expected[texts.index("")] = []  # missing to us, another text to Keras
-    assert ids(slot, texts) == expected
-    slot = Slot(ids="vocabulary", vocabulary=WORDS)
-    assert ids(slot, texts) == [[int(k) - 1] if k else [] for k in indices]
-    known = texts[:3]
-    exact = keras.layers.StringLookup(vocabulary=WORDS, num_oov_indices=0)(known)
-    assert ids(slot, known) == [[int(k)] for k in np.asarray(exact)]
-
-
-def test_vocabulary_of_integers_is_keras_integer_lookup():
-    words, values = [12, 36, 1138, -42], [12, 1138, -42, 36, 7, 12]
-    indices = np.asarray(keras.layers.IntegerLookup(vocabulary=words, num_oov_indices=1)(values))
-    slot = Slot(ids="vocabulary", vocabulary=[str(word) for word in words], oov=1)
-    assert ids(slot, pa.array(values)) == [[int(k) - 1] if k else [4] for k in indices]
-    assert ids(slot, [str(value) for value in values]) == ids(slot, pa.array(values))
-
-
-def test_boundaries_are_keras_discretization():
-    bounds = [-1.5, 0.0, 1.0, 2.25]
-    rng = np.random.default_rng(0)
-    values = np.concatenate([rng.normal(0, 3, 200), bounds, np.nextafter(bounds, -9), [1e30]])
-    values = values.astype(np.float32)
-    buckets = np.asarray(keras.layers.Discretization(bin_boundaries=bounds)(values))
-    slot = Slot(ids="boundaries", boundaries=bounds)
-    assert ids(slot, pa.array(values)) == [[int(k)] for k in buckets]
-    assert ids(slot, [repr(float(v)) for v in values]) == [[int(k)] for k in buckets]
-    with_missing = Slot(ids="boundaries", boundaries=bounds, missing="value")
-    assert ids(with_missing, pa.array([None, math.nan, 0.0])) == [[5], [5], [2]]
-    assert ids(slot, pa.array([None, math.nan, 0.0])) == [[], [], [2]]
-
-
-@pytest.mark.parametrize("mode", ["one_hot", "multi_hot", "count"])
-def test_indicator_is_keras_category_encoding(mode):
-    rng = np.random.default_rng(1)
-    several = mode != "one_hot"
-    rows = rng.integers(0, 6, (50, 4 if several else 1))
-    layer = keras.layers.CategoryEncoding(num_tokens=6, output_mode=mode)
-    expected = np.asarray(layer(rows if several else rows[:, 0]))
-    slot = Slot(ids="integer", size=6, indicator=True)
-    array = pa.array(rows.tolist(), pa.list_(pa.int64())) if several else pa.array(rows[:, 0])
-    numeric = encoded(conf_of({"a": slot}), {"a": array}).numeric
-    assert numeric.dtype == np.float32
-    # A slot counts; multi_hot only says whether.
-    np.testing.assert_array_equal(
-        np.minimum(numeric, 1) if mode == "multi_hot" else numeric, expected
-    )
-
-
 def test_standardize_is_keras_normalization(tmp_path):
     rng = np.random.default_rng(2)
     values = rng.normal([3, -2, 100], [1, 5, 0.1], (500, 3)).astype(np.float32)
@@ -423,21 +357,6 @@ def test_pooling_is_that_of_embedding_columns(combiner):
 # ---- One thing at a time ---------------------------------------------------------------------
 
 
-def test_hash_and_modulo_of_the_page():
-    """Numbers of docs/formats/ids.md."""
-    assert value_id("u1", 3) == 0x12AEC296FACDC903
-    assert ids(Slot(seed=3), ["u1"]) == [[0x12AEC296FACDC903]]
-    assert ids(Slot(ids="modulo", size=1000, seed=3), ["u1", ""]) == [
-        [0x12AEC296FACDC903 % 1000],
-        [],
-    ]
-    slot = Slot(ids="modulo", size=1000, seed=3, missing="value")
-    assert ids(slot, ["", None]) == [[value_id("", 3) % 1000]] * 2
-    assert ids(Slot(ids="modulo", size=2**63 - 1), [str(k) for k in range(50)]) == [
-        [value_id(str(k)) % (2**63 - 1)] for k in range(50)
-    ]
-
-
 def test_a_vocabulary_file(tmp_path):
     (tmp_path / "words.txt").write_bytes("\ufeffbee\r\ncat\ndög".encode())
     slot = Slot(ids="vocabulary", vocabulary_file="words.txt", oov=2, missing="value")
@@ -486,17 +405,6 @@ def test_max_length_and_padding():
     assert ids(Slot(**slot, keep="last"), array) == [[3, 4], [5], [], [7, 8]]
     with pytest.raises(UserError, match=r"slots\.a: padding=0 is the id of missing values"):
         ids(Slot(padding=0, missing="value"), ["x"])
-
-
-def test_sequences_have_a_cell_for_each_place():
-    slots = {
-        "items": Slot(separator=" ", pooling="none", max_length=3, keep="last"),
-        "user": Slot(),
-    }
-    window = encoded(conf_of(slots), {"items": ["a b c d", "", None, "e"], "user": list("uvwx")})
-    hashed = {text: value_id(text) for text in "abcdeuvwx"}
-    expected = ["b", "c", "d", "u", "", "", "", "v", "", "", "", "w", "e", "", "", "x"]
-    assert cells_of(window) == [[hashed[t]] if t else [] for t in expected]
 
 
 def test_weights_follow_their_values():
@@ -739,7 +647,11 @@ slots:
   tags: {separator: "|", weights: given, pooling: sqrtn}
   history: {column: tags, separator: "|", pooling: none, max_length: 2, keep: last, group: tags}
   hot: {column: city, ids: vocabulary, vocabulary: [rome, oslo], indicator: true, missing: value}
+  hour: {column: seen, ids: hour, missing: value}
+  weekday: {column: seen, ids: weekday, indicator: true}
+  user_x_hour: {cross: [user, hour], width: 0}
 numeric:
+  days: {column: seen, since: "2026-01-01", unit: day, transform: standardize}
   n: {column: age, transform: log1p, default: 30, clip: [0, 50]}
   v: {width: 2, separator: "|", transform: standardize}
 data:
@@ -749,13 +661,14 @@ data:
   weight: w
   window: 64
   bad_rows: 3
+  times: {seen: {offset: "+01:00"}}
 train: {batch_size: 32}
 """
 
 
 def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
     rng = np.random.default_rng(0)
-    lines = ["user,city,age,tags,given,v,w,y"]
+    lines = ["user,city,age,tags,given,v,w,y,seen"]
     for _ in range(300):
         count = int(rng.integers(0, 4))
         values = [
@@ -767,10 +680,11 @@ def test_every_kind_of_slot_is_trained_and_served(tmp_path, ran):
             f"{rng.normal():.3f}|{rng.normal():.3f}",
             f"{rng.random():.2f}",
             str(rng.integers(0, 6)),
+            f"2026-11-{rng.integers(1, 30):02}T{rng.integers(24):02}:30Z" * (rng.random() < 0.9),
         ]
         lines.append(",".join(values))
-    lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0"  # a weight too few
-    lines[200] = "a,rome,25,t1,0.5,1|2|3,1,0"  # a number too many
+    lines[100] = "a,rome,25,t1|t2,0.5,1|2,1,0,"  # a weight too few
+    lines[200] = "a,rome,25,t1,0.5,1|2|3,1,0,"  # a number too many
     (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "cities.txt").write_text("rome\noslo\nköln\n")
     (tmp_path / "every.py").write_text(RECIPE)

@@ -22,15 +22,12 @@ from units import (
     features_of,
     rows_of,
     write_csv,
-    write_jsonl,
-    write_orc,
     write_parquet,
-    write_tfrecord,
 )
 
 from tnctl import documents
 from tnctl.checkpoint.document import Position
-from tnctl.data import preparing, units
+from tnctl.data import preparing
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.file_pieces import EmptyError
 from tnctl.data.sources import Source
@@ -41,6 +38,7 @@ from tnctl.data.unit_records import (
     Unit,
     UnitsProgress,
     UnitsRecord,
+    checksum,
     dealt,
     remaining,
 )
@@ -64,13 +62,9 @@ WORLDS = {
     "bad": lambda folder: conf_of(folder, "csv", write_csv(folder, 5, bad=BAD), bad_rows=9),
     "plain": lambda folder: conf_of(folder, "csv", write_csv(folder, 5), shuffle=False),
     "parquet": lambda folder: conf_of(folder, "parquet", write_parquet(folder, 2)),
-    "orc": lambda folder: conf_of(folder, "orc", write_orc(folder, 2)),
     "generated": lambda folder: conf_of(folder, "generated", "100:800"),
-    "jsonl": lambda folder: conf_of(folder, "jsonl", write_jsonl(folder)),
-    "gzip": lambda folder: conf_of(folder, "csv", write_csv(folder, 7, suffix=".csv.gz")),
     "windows": lambda folder: conf_of(folder, "parquet", write_parquet(folder, 1, 20), window=16),
     "prepared": prepared,
-    "tfrecord": lambda folder: conf_of(folder, "tfrecord", write_tfrecord(folder)),
 }
 # SHA-256 of all batches before there were units: of a first pass, and of a fourth one from row 48
 # of window 4 on.
@@ -81,9 +75,7 @@ ONE_WORKER = {
     "bad": ("b9448d368d12b499", "b1033c1e4b346451"),
     "plain": ("c0e3a0491cfb3c4a", "8476d3bfad1b690b"),
     "parquet": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
-    "orc": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
     "generated": ("268d839d947e57d5", "001e3729dea89453"),
-    "jsonl": ("9c296014bc2b50cb", "19cf234014c9cc9d"),
 }
 
 
@@ -167,7 +159,7 @@ def conf(request, tmp_path):
 @pytest.mark.parametrize("name", ONE_WORKER)
 def test_one_worker_reads_the_same_batches_as_ever(tmp_path, name):
     conf, (first, fourth) = WORLDS[name](tmp_path), ONE_WORKER[name]
-    assert units.units_of(Source(conf, "train"), 1) == [WHOLE]
+    assert Source(conf, "train").units(1) == [WHOLE]
     assert digest(batch for batch, _ in stream(conf, [Remainder(WHOLE)])) == first
     assert digest(batch for batch, _ in stream(conf, [Remainder(WHOLE, 4, 48)], 3)) == fourth
 
@@ -240,7 +232,7 @@ def test_negatives_are_chosen_by_unit_and_place(tmp_path):
     conf = WORLDS["negatives"](tmp_path)
     seed = mix64(np.array([conf.seed ^ 0x6E65676174697665], np.uint64))
     place, unit_of, first = np.zeros(ROWS, np.uint64), 0, 0
-    for unit in units.units_of(Source(conf, "train"), 2):
+    for unit in Source(conf, "train").units(2):
         count = Path(unit.file).read_text().count("\n") - 1
         place[first : first + count] = np.arange(count) + (unit.index << 40)
         first, unit_of = first + count, unit_of + 1
@@ -269,7 +261,7 @@ def test_bad_rows_of_all_workers_count_together(tmp_path):
 
 def row_counts(conf, workers):
     """The rows that each worker reads."""
-    parts = dealt(map(Remainder, units.units_of(Source(conf, "train"), workers)), workers)
+    parts = dealt(map(Remainder, Source(conf, "train").units(workers)), workers)
     return [sum(batch.rows for batch, _ in stream(conf, part)) for part in parts]
 
 
@@ -295,7 +287,7 @@ def test_equal_row_groups_are_shared_equally(tmp_path, workers, groups):
         table = pa.table({"a": ["x"] * (5 * count), "y": [0] * (5 * count)})
         pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=5)
     conf = conf_of(tmp_path, "parquet", "part-*.parquet", window=1)
-    cut = units.units_of(Source(conf, "train"), workers)
+    cut = Source(conf, "train").units(workers)
     shares = [sum(unit.end - unit.first for unit in cut[rank::workers]) for rank in range(workers)]
     assert max(shares) - min(shares) <= 1
     assert len(cut) > workers or sum(groups) < 2 * workers
@@ -308,7 +300,7 @@ def test_how_splits_are_cut(tmp_path):
     generated = conf_of(tmp_path, "generated", "0:1000000", window=1024)
 
     def cut(conf, workers):
-        return units.units_of(Source(conf, "train"), workers)
+        return Source(conf, "train").units(workers)
 
     assert len(cut(generated, 2)) == 2 * 61  # of 8 windows each
     assert cut(generated, 2)[1] == Unit(1, None, 8196, 16393)
@@ -328,7 +320,7 @@ def test_how_splits_are_cut(tmp_path):
 @pytest.mark.parametrize("kind", ["parquet", "prepared"])
 def test_other_row_groups_are_not_read(tmp_path, kind):
     conf = WORLDS[kind](tmp_path)
-    unit = next(unit for unit in units.units_of(Source(conf, "train"), 3) if unit.first)
+    unit = next(unit for unit in Source(conf, "train").units(3) if unit.first)
     expected = list(windows(Source(conf, "train"), features_of(conf), unit=unit))
     metadata = pq.read_metadata(unit.file)
     with open(unit.file, "r+b") as stream_:
@@ -355,7 +347,7 @@ def test_a_bad_row_of_a_unit_is_named_by_its_place_in_the_file(tmp_path):
     rows = {"a": ["x"] * 90, "b": ["y"] * 90, "y": [0] * 80 + [7] + [1] * 9, "n": [1.0] * 90}
     pq.write_table(pa.table(rows), tmp_path / "some.parquet", row_group_size=10)
     conf = conf_of(tmp_path, "parquet", "some.parquet")
-    [*_, last] = units.units_of(Source(conf, "train"), 2)
+    [*_, last] = Source(conf, "train").units(2)
     with pytest.raises(Failure, match=r"some.parquet, row 81: the label"):
         list(windows(Source(conf, "train"), features_of(conf), unit=last))
 
@@ -379,7 +371,7 @@ def test_a_unit_may_have_no_row(tmp_path):
 def test_too_few_units_are_reported(tmp_path):
     def words(conf, workers, position=None):
         place = PassPosition(conf, position or Position(), workers, Skipped("train", 0))
-        return units.too_few(Source(conf, "train"), place.remainders, workers)
+        return Source(conf, "train").too_few(workers, place.remainders)
 
     text = conf_of(tmp_path, "csv", write_csv(tmp_path, 1))
     assert words(text, 2) == (
@@ -407,7 +399,7 @@ def test_data_that_is_cut_otherwise_is_refused(tmp_path):
     with pytest.raises(Failure, match=r"is cut into 1\d units, and was cut into 12 others"):
         PassPosition(conf, position, 3, Skipped("train", 0))
     secret = Unit(0, "s3://user:password@bucket/a")
-    assert units.checksum([secret]) == units.checksum([Unit(0, "s3://bucket/a")])
+    assert checksum([secret]) == checksum([Unit(0, "s3://bucket/a")])
 
 
 def test_records_of_units_against_sets():
@@ -480,7 +472,7 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
     inference = Inference(model=SimpleNamespace(trained_heads=["y"], heads=["y"]))
     alone = split_scoring.score(inference, conf, "train")
     for workers in (2, 3):
-        cut = units.units_of(Source(conf, "train"), workers)
+        cut = Source(conf, "train").units(workers)
         scored, skipped = {}, []
         for rank in range(workers):
             skipped.append(Skipped("train", conf.data.bad_rows))

@@ -1,12 +1,10 @@
 """Small splits in every format, their rows as a set, and streams of batches over units."""
 
 import gzip
-import json
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc
 import pyarrow.parquet as pq
 
 from tnctl.data.features import Features
@@ -72,56 +70,15 @@ def write_csv(folder, parts=1, suffix=".csv", bad=()):
     return f"part-*{suffix}"
 
 
-def write_jsonl(folder, parts=4):
-    for number in range(parts):
-        rows = range(ROWS * number // parts, ROWS * (number + 1) // parts)
-        keyed = (dict(zip("abyn", values(row), strict=True)) for row in rows)
-        text = "".join(json.dumps(row | {"b": "|".join(row["b"])}) + "\n" for row in keyed)
-        (folder / f"part-{number}.jsonl").write_text(text)
-    return "part-*.jsonl"
-
-
-def tables(parts):
-    """ROWS rows in so many tables."""
-    for number in range(parts):
-        rows = range(ROWS * number // parts, ROWS * (number + 1) // parts)
-        columns = dict(zip("abyn", zip(*map(values, rows), strict=True), strict=True))
-        columns["b"] = ["|".join(words) for words in columns["b"]]
-        yield pa.table({name: pa.array(list(column)) for name, column in columns.items()})
-
-
 def write_parquet(folder, parts=1, group=40):
-    """Files of row groups of so many rows."""
-    for number, table in enumerate(tables(parts)):
+    """ROWS rows in `parts` files, `group` rows in each of their row groups."""
+    for number in range(parts):
+        rows = range(ROWS * number // parts, ROWS * (number + 1) // parts)
+        columns = dict(zip("abyn", map(list, zip(*map(values, rows), strict=True)), strict=True))
+        columns["b"] = ["|".join(words) for words in columns["b"]]
+        table = pa.table(columns)
         pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=group)
     return "part-*.parquet"
-
-
-def write_orc(folder, parts=1):
-    """Files of several stripes."""
-    for number, table in enumerate(tables(parts)):
-        path = folder / f"part-{number}.orc"
-        pa.orc.write_table(table, str(path), stripe_size=1, batch_size=40)
-    return "part-*.orc"
-
-
-def write_tfrecord(folder, parts=4):
-    import tensorflow as tf
-
-    def feature(value):
-        if isinstance(value, str):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-
-    for number in range(parts):
-        with tf.io.TFRecordWriter(str(folder / f"part-{number}.tfrecord")) as writer:
-            for row in range(ROWS * number // parts, ROWS * (number + 1) // parts):
-                a, b, y, n = values(row)
-                named = {"a": a, "b": "|".join(b), "y": float(y), "n": n}
-                features = {name: feature(value) for name, value in named.items()}
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
-    return "part-*.tfrecord"
 
 
 def arrays_of(batch):

@@ -36,10 +36,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tnctl.data import Bools, Float64s, Uint64s
 from tnctl.data.file_pieces import Piece, require
 from tnctl.data.generated import (
     Effects,
-    below,
     bits,
     effects_of,
     lists_of,
@@ -47,8 +47,10 @@ from tnctl.data.generated import (
     parsed_range,
     pieces_of,
     sixteenth,
+    sixteenths,
     standardized,
     truth,
+    uniform,
 )
 from tnctl.errors import UserError, refuse_if
 
@@ -85,8 +87,8 @@ LABEL_DRAW, CONTEXT_DRAW, MISSING_DRAW = 2, 3, 4  # of a row
 USER_DRAW, ITEM_DRAW, TAG_DRAW, PRICE_DRAW, RATING_DRAW = 8, 9, 10, 11, 12  # of an id
 TRUTH_DRAW, HIDDEN_DRAW = 16, 24  # of an entry of the tables of effects
 
-Ids = NDArray[np.uint64]
-Logits = NDArray[np.float64]
+Ids = Uint64s
+Logits = Float64s
 
 
 _draw = partial(bits, DATA_SEED, STREAMS)  # 64 random bits of a stream for each number
@@ -104,7 +106,7 @@ def hidden() -> Logits:
     """What the taste of the user and the kind of the item add to the logit: [KINDS, KINDS]."""
     even = np.full(KINDS, 1 / KINDS)
     users, items = (
-        standardized(truth(_draw, HIDDEN_DRAW, place, KINDS, 1 + RANK), even) for place in (0, 1)
+        standardized(truth(_draw, HIDDEN_DRAW, index, KINDS, 1 + RANK), even) for index in (0, 1)
     )
     both = users[:, 1:] @ items[:, 1:].T
     return (
@@ -138,34 +140,31 @@ def _number(name: str) -> int | None:
     return number if number >= 0 and name == date.fromisoformat(name).isoformat() else None
 
 
-def days_between(first: str | None, last: str | None, most: int) -> list[str]:
-    """The days of a range of data.days, at most `most`. All can be generated: it needs an end.
+def days(wanted: list[str] | tuple[str | None, str | None], most: int) -> list[str]:
+    """The days of data.days: a list, or all of a range of at most `most`, which needs an end.
 
     Raises UserError.
     """
-    if last is None:
-        raise UserError(
-            "data.format=arrivals has days without end: name the last one, such as "
-            "data.days=..2026-01-07"
-        )
-    begin, end = _number(first or FIRST_DAY.isoformat()), _number(last)
-    refuse_other_days([day for day, n in ((first, begin), (last, end)) if day and n is None])
-    assert begin is not None and end is not None
+    first, last = (wanted[0], wanted[-1]) if isinstance(wanted, tuple) else (None, None)
     refuse_if(
-        end - begin >= most,
-        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+        isinstance(wanted, tuple) and last is None,
+        "data.format=arrivals has days without end: name the last one, such as "
+        "data.days=..2026-01-07",
     )
-    return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
-
-
-def refuse_other_days(days: list[str]) -> None:
-    """Refuse names that are no days of the stream. Raises UserError."""
-    for day in days:
+    for day in filter(None, wanted):
         refuse_if(
             _number(day) is None,
             f"the days of data.format=arrivals are dates from {FIRST_DAY} on, such as "
             f"2026-01-31. Received: data.days with {day}",
         )
+    if isinstance(wanted, list):
+        return wanted
+    begin, end = _number(first or FIRST_DAY.isoformat()) or 0, _number(str(last)) or 0
+    refuse_if(
+        end - begin >= most,
+        f"data.days={first or ''}..{last} is over {most:,} days. Take fewer",
+    )
+    return [(FIRST_DAY + timedelta(days=n)).isoformat() for n in range(begin, end + 1)]
 
 
 def pieces(first: int, end: int, needed: list[str], seen: int) -> Iterator[Piece]:
@@ -194,15 +193,12 @@ def rows(
     shown = np.full(len(numbers), BIAS)
     total = np.zeros((len(numbers), RANK))
     square = np.zeros(len(numbers))
-    for name, (ids, missing) in _single(numbers, users, items).items():
+    for name, ids, missing in _single(numbers, users, items):
         of_slot = effects(name)
         columns[name] = of_slot.texts.take(pa.array(ids, mask=missing))
-        present = 1.0 if missing is None else ~missing
-        shown += of_slot.main[ids] * present
+        shown += of_slot.main[ids] * ~missing
         if name in INTERACTING:
-            factor = (
-                of_slot.factor[ids] if missing is None else of_slot.factor[ids] * ~missing[:, None]
-            )
+            factor = of_slot.factor[ids] * ~missing[:, None]
             total += factor
             square += np.einsum("ij,ij->i", factor, factor)
     shown += 0.5 * (np.einsum("ij,ij->i", total, total) - square)
@@ -213,7 +209,7 @@ def rows(
         shown += effect
     tastes, kinds = classes(users, items)
     logit = shown + hidden()[tastes, kinds]
-    label = below(_sigmoid(logit), _draw(LABEL_DRAW, numbers))
+    label = uniform(_draw(LABEL_DRAW, numbers)) < _sigmoid(logit)
     columns["label"] = pa.array(label.astype(np.float32))
     columns["planted"] = pa.array(logit)
     if "reachable" in needed:
@@ -254,28 +250,31 @@ def _named(letter: str, ids: Ids) -> pa.Array:
 
 def _single(
     numbers: Ids, users: Ids, items: Ids
-) -> dict[str, tuple[NDArray[np.uint16], NDArray[np.bool_] | None]]:
-    """Of the slots with one id: the id of each row, and where it is missing."""
+) -> Iterator[tuple[str, NDArray[np.uint16], Bools]]:
+    """Each slot with one id, the id of each row, and where it is missing."""
     of_user, of_item = _draw(USER_DRAW, users), _draw(ITEM_DRAW, items)
     of_row = _draw(CONTEXT_DRAW, numbers)
-    city_missing = sixteenth(_draw(MISSING_DRAW, numbers), 0) % np.uint64(16) == 0
-    age_missing = sixteenth(of_user, 3) % np.uint64(4) == 0
-    drawn = {
-        "category": (sixteenth(of_item, 1), None),
-        "city": (sixteenth(of_user, 1), city_missing),
-        "age_band": (sixteenth(of_user, 2), age_missing),
-        "device": (sixteenth(of_row, 0), None),
-        "hour": (sixteenth(of_row, 1), None),
-        "position": (sixteenth(of_row, 2), None),
+    missing = {
+        "city": sixteenth(_draw(MISSING_DRAW, numbers), 0) % np.uint64(16) == 0,
+        "age_band": sixteenth(of_user, 3) % np.uint64(4) == 0,
     }
-    return {name: (effects(name).chosen[draws], gone) for name, (draws, gone) in drawn.items()}
+    for name, draws, part in (
+        ("category", of_item, 1),
+        ("city", of_user, 1),
+        ("age_band", of_user, 2),
+        ("device", of_row, 0),
+        ("hour", of_row, 1),
+        ("position", of_row, 2),
+    ):
+        ids = effects(name).chosen[sixteenth(draws, part)]
+        yield name, ids, missing.get(name, np.zeros(len(numbers), bool))
 
 
 def _tags(items: Ids) -> tuple[pa.Array, Logits]:
     """The tags of each row's item, and their effects summed."""
     shown, draws = effects(TAGS), _draw(TAG_DRAW, items)
     counts = sixteenth(_draw(ITEM_DRAW, items), 2) % np.uint64(LISTED + 1)
-    ids = shown.chosen[np.stack([sixteenth(draws, part) for part in range(LISTED)], axis=1)]
+    ids = shown.chosen[sixteenths(draws)]
     column, listed = lists_of(shown.texts, ids, counts)
     return column, np.where(listed, shown.main[ids], 0.0).sum(axis=1)
 
@@ -294,8 +293,8 @@ def _reachable(
     shown: Logits,
     tastes: Ids,
     kinds: Ids,
-    users_known: NDArray[np.bool_],
-    items_known: NDArray[np.bool_],
+    users_known: Bools,
+    items_known: Bools,
 ) -> Logits:
     """The logit of the mean probability over the tastes and kinds of ids that are not known."""
     table = hidden()

@@ -1,27 +1,34 @@
-"""Tables and columns of other libraries in memory (pandas, polars, pyarrow, …) as Arrow.
+"""Tables in memory as Arrow: of other libraries (pandas, polars, pyarrow, …), and raw rows.
 
 None of these libraries is imported: they export their data by the Arrow PyCapsule interface
 (https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html), or it is of pandas,
 which pyarrow knows. Values of a slot get the ids that rows of training have.
 """
 
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
-from tnctl.data.column_names import id_columns
+from tnctl import limits
+from tnctl.data import Bools, Uint64s, numbers
+from tnctl.data.column_names import columns_of, columns_read, id_columns, require_paths, selected
 from tnctl.data.file_pieces import require
-from tnctl.data.nested_columns import columns_of, require_paths, selected
+from tnctl.data.formats import jsonl_files
+from tnctl.data.formats.jsonl_files import Cutter
+from tnctl.data.formats.prepared_files import PreparedReader
 from tnctl.data.slot_encoder import Cells, Encoder
+from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
+from tnctl.data.times import as_texts, is_temporal
 from tnctl.errors import Failure, UserError, quoted, refuse_if, shortened
 from tnctl.schema import Conf, Data, Slot
 
@@ -57,22 +64,20 @@ def windows_of(table: Any, conf: Conf, needed: Sequence[str], rows: int) -> Iter
 
 
 def _batches(table: Any, needed: Sequence[str]) -> Iterator[pa.Table]:
-    if isinstance(table, type):
-        raise _no_table(table)
+    refuse_if(
+        isinstance(table, type) or not (_is_frame(table) or hasattr(table, "__arrow_c_stream__")),
+        "predict takes a DataFrame of pandas or polars, a Table of pyarrow, or anything else with "
+        f"__arrow_c_stream__. Received: {quoted(repr(type(table)))}. pyarrow.Table.from_pylist "
+        "makes a table of dicts",
+    )
     if _is_frame(table):
-        names = list(table.columns)
-        columns = columns_of(needed, [name for name in names if isinstance(name, str)])
-        require(NAME, columns, [name for name in names if isinstance(name, str)])
+        names = [name for name in table.columns if isinstance(name, str)]
+        columns = columns_of(needed, names)
+        require(NAME, columns, names)
         with _translated("the index", " (reset_index(drop=True) removes it)"):
             pa.Table.from_pandas(table[[]])  # the scores get it
         with _translated():
-            whole = pa.Table.from_pandas(table, columns=columns, preserve_index=False)
-        require_paths(NAME, needed, whole.schema)
-        for batch in whole.to_batches():
-            yield selected(batch, needed)
-        return
-    if not hasattr(table, "__arrow_c_stream__"):
-        raise _no_table(table)
+            table = pa.Table.from_pandas(table, columns=columns, preserve_index=False)
     with _translated():
         reader = pa.RecordBatchReader.from_stream(table)
     require_paths(NAME, needed, reader.schema)
@@ -100,14 +105,6 @@ def with_index(scores: pa.Table, table: Any) -> pa.Table:
 def _is_frame(table: Any) -> bool:
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(table, pandas.DataFrame)
-
-
-def _no_table(table: Any) -> UserError:
-    return UserError(
-        "predict takes a DataFrame of pandas or polars, a Table of pyarrow, or anything else with "
-        f"__arrow_c_stream__. Received: {quoted(repr(type(table)))}. pyarrow.Table.from_pylist "
-        "makes a table of dicts"
-    )
 
 
 @contextmanager
@@ -210,8 +207,8 @@ class ValueIds(NamedTuple):
     """Values with their ids."""
 
     values: pa.Array  # [n], as they were given; of a cross structs
-    ids: NDArray[np.uint64]  # [n], 0 where a value has none
-    has_id: NDArray[np.bool_]  # [n]
+    ids: Uint64s  # [n], 0 where a value has none
+    has_id: Bools  # [n]
 
 
 def ids_of_values(conf: Conf, statistics: Statistics, name: str, values: Any) -> ValueIds:
@@ -225,8 +222,8 @@ def ids_of_values(conf: Conf, statistics: Statistics, name: str, values: Any) ->
         column, cells = _encoded(conf, statistics, name, values, VALUES)
     else:
         tuples, columns, crossed = _tuples(values, slot.cross), [], []
-        for place, part in enumerate(slot.cross):
-            of_part = [value[place] for value in tuples]
+        for index, part in enumerate(slot.cross):
+            of_part = [value[index] for value in tuples]
             column, cells = _encoded(conf, statistics, part, of_part, f"{VALUES}, part {part}")
             columns.append(column)
             crossed.append(cells)
@@ -284,3 +281,92 @@ def _tuples(values: Any, parts: Sequence[str]) -> list[Sequence[Any]]:
                 f"{quoted(repr(value))}"
             )
     return tuples
+
+
+# ---- Raw rows: the first rows of a split as JSON has them, and as an Arrow table again
+
+
+def raw_rows(source: Source, limit: int) -> list[dict[str, Any]]:
+    """The first rows of a split as JSON has them, by column: texts, numbers, lists and None.
+
+    Bytes that are not UTF-8 become Python's surrogate escapes. Of long rows there are fewer, but
+    one at least: together they have no more bytes in Arrow's buffers than a line may have.
+    """
+    if source.data.prepared is not None:
+        return PreparedReader(source.conf).first_rows(source.split, limit)
+    first: list[dict[str, Any]] = []
+    room = limits.LINE_BYTES
+    for piece in source.pieces(columns_read(source.conf)):
+        rows = piece.table.slice(0, limit - len(first))
+        whole = rows.num_rows
+        while rows.num_rows > (0 if first else 1) and rows.nbytes > room:
+            rows = rows.slice(0, rows.num_rows // 2)
+        room -= rows.nbytes
+        first += [
+            {name: _json(value) for name, value in row.items()}
+            for row in _without_temporal(rows).to_pylist()
+        ]
+        if len(first) >= limit or rows.num_rows < whole:
+            break
+    return first
+
+
+def _without_temporal(rows: pa.Table) -> pa.Table:
+    """Rows with timestamps and dates as text, which JSON has in their place."""
+    for index, (name, column) in enumerate(zip(rows.column_names, rows.columns, strict=True)):
+        if is_temporal(column.type):
+            rows = rows.set_column(index, name, as_texts(numbers.flat(column)))
+    return rows
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, list):
+        return [_json(part) for part in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return value
+
+
+def as_table(
+    rows: list[dict[str, Any]],
+    cutters: Mapping[str, Cutter],
+    columns: Iterable[str] | None = None,
+) -> pa.Table:
+    """Raw rows as an Arrow table again, for `Features.encode`; a missing key is null.
+
+    Names of columns may be paths into objects.
+
+    `cutters` cut the texts of columns, as `jsonl_files.cutters` makes them. `columns` are the
+    columns of the table, by default all that a row has.
+    """
+    if columns is None:
+        columns = dict.fromkeys(name for row in rows for name in row)
+    return pa.table(
+        {
+            name: _as_array(list(map(jsonl_files.lookup(name), rows)), cutters.get(name))
+            for name in columns
+        }
+    )
+
+
+def _as_array(values: list[Any], cut: Cutter | None) -> pa.Array:
+    try:
+        column = jsonl_files.array(values, cut)
+    except UnicodeEncodeError:
+        # Text with surrogate escapes: bytes that are not UTF-8.
+        column = jsonl_files.array([_as_bytes(value) for value in values], cut)
+    return column.cast(jsonl_files.or_text(column.type))
+
+
+def _as_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_bytes(part) for part in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    return None if value is None else json.dumps(value).encode()

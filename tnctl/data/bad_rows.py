@@ -5,16 +5,15 @@ Rows and windows beyond the limits of tnctl/limits.py are among them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tnctl import limits
-from tnctl.data.file_pieces import Place, Where, is_before, named
+from tnctl.data import Bools, Float64s, Int32s, Int64s
+from tnctl.data.file_pieces import BadRows, Where, fault_at
 from tnctl.errors import Failure, UserError
 from tnctl.progress import say
 
@@ -32,22 +31,21 @@ class BadRowsError(Failure):
 
     def __init__(self, message: str, rows: Any) -> None:
         super().__init__(message)
-        self.rows: NDArray[np.int64] = np.asarray(rows, np.int64)
+        self.rows: Int64s = np.asarray(rows, np.int64)
 
 
 def refuse(
-    wrong: NDArray[np.bool_], where: Where, fault: Callable[[int], str], column: str | None = None
+    wrong: Bools, where: Where, fault: Callable[[int], str], column: str | None = None
 ) -> None:
     """Raise `BadRowsError` when any row is `wrong` (bool [rows]), with the fault of the first."""
     if wrong.any():
         rows = np.flatnonzero(wrong)
         first = int(rows[0])
-        of_column = f", column '{column}'" if column is not None else ""
-        raise BadRowsError(f"{named(where(first))}{of_column}: {fault(first)}", rows)
+        raise BadRowsError(fault_at(where(first), fault(first), column), rows)
 
 
 @contextmanager
-def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
+def owned(owners: Int64s | None, where: Where) -> Iterator[Where]:
     """The places of the rows of values; bad values are raised as the rows that have them.
 
     `owners` int64 [values] has the row of each value, or is None when every row has one.
@@ -62,39 +60,35 @@ def owned(owners: NDArray[np.int64] | None, where: Where) -> Iterator[Where]:
         raise BadRowsError(str(error), np.unique(owners[error.rows])) from None
 
 
-def chosen(where: Where, rows: NDArray[np.int64]) -> Where:
+def chosen(where: Where, rows: Int64s) -> Where:
     """The places of the chosen rows of a table: row k is the row rows[k], int64 [chosen]."""
     return lambda row: where(int(rows[row]))
 
 
-@dataclass
-class Skipped:
-    """How many rows of one pass over a split, or over the input of a command, were left out.
+class Skipped(BadRows):
+    """The rows that one pass over a split, or over the input of a command, left out.
 
-    `split` is one of SPLITS, or else the name of the input; `first` says why the first was, and
-    `first_at` where it is, if that is known. Each process that reads a part has one, of which
-    another may `add` the counts.
+    `split` is one of SPLITS, or else the name of the input. Each process that reads a part has one,
+    of which another may `add` the counts.
     """
 
-    split: str
-    limit: int
-    rows: int = 0
-    first: str = ""
-    first_at: Place | None = None
+    def __init__(self, split: str, limit: int) -> None:
+        """`limit` is data.bad_rows."""
+        super().__init__()
+        self.split, self.limit = split, limit
 
-    def add(self, rows: int, reason: str, first: Place | None = None) -> None:
-        """Count rows. Raises `Failure` when there are more than data.bad_rows allows."""
-        self.note(rows, reason, first)
+    def add(self, rows: int, reason: str) -> None:
+        """As `note`. Raises `Failure` when there are more rows than data.bad_rows allows."""
+        self.note(rows, reason)
         self.check()
 
-    def note(self, rows: int, reason: str, first: Place | None = None) -> None:
-        """Count rows of which more may be bad for other reasons, and come before these."""
-        if rows and (not self.first or is_before(first, self.first_at)):
-            self.first, self.first_at = reason, first
-        self.rows += rows
+    def take(self, bad: BadRows) -> None:
+        """As `join`. Raises `Failure` when there are more rows than data.bad_rows allows."""
+        self.join(bad)
+        self.check()
 
     def check(self) -> None:
-        """Raise `Failure` when there are more than data.bad_rows allows."""
+        """Raise `Failure` when there are more rows than data.bad_rows allows."""
         if self.rows > self.limit:
             raise Failure(
                 f"{self.source} has over {self.limit:,} rows that cannot be read, the most "
@@ -116,7 +110,7 @@ class Skipped:
 
     def good(
         self, table: pa.Table, where: Where, read: Callable[[pa.Table, Where], T]
-    ) -> tuple[T, NDArray[np.int64]]:
+    ) -> tuple[T, Int64s]:
         """The result of `read` for the rows that it can read, and which these are (int64 [n]).
 
         Raises `BadRowsError` when no row may be bad.
@@ -137,9 +131,7 @@ class Skipped:
                 return result, rows
 
 
-def refuse_many(
-    lengths: pa.Array, most: int, kind: str, column: str, where: Where
-) -> NDArray[np.int64]:
+def refuse_many(lengths: pa.Array, most: int, kind: str, column: str, where: Where) -> Int64s:
     """Lengths of the values of a column as int64 [rows], 0 where null.
 
     Raises `BadRowsError` where one is over `most`; `kind` names what is counted.
@@ -156,7 +148,7 @@ def refuse_many(
     return counts
 
 
-def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> None:
+def refuse_many_ids(counts: Float64s, subject: str, where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids (counts: [rows]) than a row may have."""
     refuse(
         counts > limits.ROW_VALUES,
@@ -168,7 +160,7 @@ def refuse_many_ids(counts: NDArray[np.float64], subject: str, where: Where) -> 
     )
 
 
-def refuse_long_rows(offsets: Sequence[NDArray[np.int32] | None], where: Where) -> None:
+def refuse_long_rows(offsets: Sequence[Int32s | None], where: Where) -> None:
     """Raise `BadRowsError` for rows with more ids in all slots than a row may have.
 
     `offsets` has the offsets int32 [rows + 1] of each slot's cells; None: one id in every row.

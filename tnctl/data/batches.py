@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from tnctl.data import Float32s, Float64s, Uint32s, Uint64s
 from tnctl.errors import Failure
 from tnctl.tables import columns as c_columns
 
@@ -18,14 +18,14 @@ OF_ROWS = ("numeric", "labels", "weight", "reference", "group")  # arrays with a
 class Batch:
     """Consecutive or chosen rows of the data, ready for the tables."""
 
-    ids: list[NDArray[np.uint64]]  # per table: [n_ids], example after example, cell after cell
-    offsets: list[NDArray[np.uint32]]  # per table: [rows * cells_of_an_example + 1]
-    weights: list[NDArray[np.float32] | None]  # per table: one per id; None without weights
-    numeric: NDArray[np.float32]  # [rows, N]: numeric inputs, transformed, then one-hot counts
-    labels: NDArray[np.float32]  # [rows, number of labels]; zeros when read without
-    weight: NDArray[np.float32] | None = None  # [rows], of each example
-    reference: NDArray[np.float64] | None = None  # [rows], NaN where missing
-    group: NDArray[np.uint64] | None = None  # [rows], the hash of data.group's value
+    ids: list[Uint64s]  # per table: [n_ids], example after example, cell after cell
+    offsets: list[Uint32s]  # per table: [rows * cells_of_an_example + 1]
+    weights: list[Float32s | None]  # per table: one per id; None without weights
+    numeric: Float32s  # [rows, N]: numeric inputs, transformed, then one-hot counts
+    labels: Float32s  # [rows, number of labels]; zeros when read without
+    weight: Float32s | None = None  # [rows], of each example
+    reference: Float64s | None = None  # [rows], NaN where missing
+    group: Uint64s | None = None  # [rows], the hash of data.group's value
     carried: pa.Table | None = None  # the columns of data.carry, as they are in the files
 
     @property
@@ -66,22 +66,18 @@ def _concatenated(parts: Sequence[Any]) -> Any:
     return np.concatenate(arrays) if arrays else None
 
 
-def _joined_offsets(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-    offsets = np.zeros(sum(len(part) - 1 for part in parts) + 1, np.uint32)
-    at = 0
-    for part in parts:
-        offsets[at + 1 : at + len(part)] = part[1:] + offsets[at]
-        at += len(part) - 1
-    return offsets
+def _joined_offsets(parts: Sequence[Uint32s]) -> Uint32s:
+    lengths = np.concatenate([np.diff(part) for part in parts])
+    return np.append(0, np.cumsum(lengths)).astype(np.uint32)
 
 
-def batches(window: Batch, order: NDArray[np.uint32], batch_size: int) -> Iterator[Batch]:
+def batches(window: Batch, order: Uint32s, batch_size: int) -> Iterator[Batch]:
     """The batches of one window in an order (uint32 [rows]); the last one may be short."""
     for start in range(0, len(order), batch_size):
         yield taken(window, order[start : start + batch_size])
 
 
-def taken(batch: Batch, chosen: NDArray[np.uint32]) -> Batch:
+def taken(batch: Batch, chosen: Uint32s) -> Batch:
     """The chosen rows (uint32 [n]) of a batch, in the order chosen."""
     cells = [
         c_columns.take(ids, offsets, (len(offsets) - 1) // batch.rows, chosen, weights)

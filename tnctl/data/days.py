@@ -171,7 +171,7 @@ def days_of(conf: Conf) -> Days:
     """
     wanted = _wanted(conf.data.days)
     if conf.data.is_generated:
-        return Days(_generated(wanted), [], [])
+        return Days(in_order(arrivals.days(wanted, LONGEST_RANGE)), [], [])
     if isinstance(wanted, list):
         days = in_order(wanted)
         urls = {day: found_urls for day in days if (found_urls := _training_files(conf, day))}
@@ -191,14 +191,6 @@ def days_of(conf: Conf) -> Days:
         [day for day in absent if comes_before(day, there[-1])],
         [day for day in absent if comes_before(there[-1], day)],
     )
-
-
-def _generated(wanted: list[str] | tuple[str | None, str | None]) -> list[str]:
-    """Days of generated data."""
-    if not isinstance(wanted, list):
-        return arrivals.days_between(*wanted, most=LONGEST_RANGE)
-    arrivals.refuse_other_days(wanted)
-    return in_order(wanted)
 
 
 def none_there(conf: Conf) -> Failure:

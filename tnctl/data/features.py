@@ -7,23 +7,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from tnctl.data import numbers
-from tnctl.data.bad_rows import refuse, refuse_large_window, refuse_long_rows
+from tnctl.data import Bools, Float32s, Float64s, Int64s, Uint64s, numbers
+from tnctl.data.bad_rows import owned, refuse, refuse_large_window, refuse_long_rows
 from tnctl.data.batches import Batch
-from tnctl.data.column_names import columns_read, label_keys, way_of_label
+from tnctl.data.column_names import columns_read, label_keys, value_columns, way_of_label
 from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_files import check_width
-from tnctl.data.numbers import flat, is_list
-from tnctl.data.numeric_inputs import numeric_input
+from tnctl.data.numbers import RowValues, flat, is_list, row_values
 from tnctl.data.slot_encoder import ENCODERS, Cells, Encoder
 from tnctl.data.statistics_document import Statistics
-from tnctl.errors import UserError, refuse_if
-from tnctl.schema import Conf, Data, Label, Slot
+from tnctl.data.times import SECOND, since, times_of
+from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.schema import UNITS, Conf, Data, Label, Numeric, Slot
 from tnctl.tables import columns as c_columns
 
 INDICATOR_MOST = 4096  # ids of a one-hot slot: as many numbers in x
+Moments = tuple[ArrayLike, ArrayLike]  # mean and deviation, of all numbers of an input or of each
 
 
 @dataclass
@@ -111,9 +112,9 @@ class Features:
         batch = Batch([], [], [], self._numeric(whole, cells, rows, where), labels)
         if self.labelled:
             squared = self.conf.train.loss.name == "mse"
-            for number, (key, label) in enumerate(label_keys(data).items()):
+            for index, (key, label) in enumerate(label_keys(data).items()):
                 column = whole[label.column]
-                labels[:, number] = labels_of(column, key, label, data.missing, squared, where)
+                labels[:, index] = labels_of(column, key, label, data.missing, squared, where)
             if data.weight:
                 batch.weight = weights_of(whole[data.weight], data.weight, data.missing, where)
             if data.reference:
@@ -168,20 +169,14 @@ class Features:
 
     def _numeric(
         self, whole: Mapping[str, pa.Array], cells: dict[str, Cells], rows: int, where: Where
-    ) -> NDArray[np.float32]:
+    ) -> Float32s:
         columns = [counts(cells[name], rows, width) for name, width in self._indicators.items()]
-        inputs = [
-            numeric_input(
-                whole,
-                name,
-                numeric,
-                self.statistics.standardize.get(name),
-                self.conf.data,
-                where,
-                self.missing_number,
-            )
-            for name, numeric in self.conf.numeric.items()
-        ]
+        inputs = []
+        for name, numeric in self.conf.numeric.items():
+            values = vectors(whole, name, numeric, self.conf.data, where)
+            moments = self.statistics.standardize.get(name)
+            inputs.append(transformed(values, numeric, moments, self.missing_number))
+            _refuse_infinite(inputs[-1], values, name, numeric, where)
         return np.concatenate([*inputs, *columns, np.empty((rows, 0), np.float32)], axis=1)
 
 
@@ -204,7 +199,7 @@ def counted_ids(name: str, slot: Slot, statistics: Statistics) -> int | None:
     return ENCODERS[slot.ids].count(slot, statistics.lists_of(name, slot))
 
 
-def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
+def counts(cells: Cells, rows: int, width: int) -> Float32s:
     """How often each id is in each row, or the sums of their weights: float32 [rows, width]."""
     places = np.repeat(np.arange(rows) * width, cells.lengths()) + cells.ids.astype(np.int64)
     sums = np.bincount(places, cells.weights, rows * width)
@@ -213,7 +208,7 @@ def counts(cells: Cells, rows: int, width: int) -> NDArray[np.float32]:
 
 def labels_of(
     column: pa.Array, key: str, label: Label, missing: list[str], squared: bool, where: Where
-) -> NDArray[np.float32]:
+) -> Float32s:
     """One label, float32 [rows]: in [0, 1], with `squared` (train.loss=mse) any finite number.
 
     `key` of the conf describes it. Raises `BadRowsError` for a label that is missing or out of
@@ -247,22 +242,20 @@ def labels_of(
 
 def _labels_of_texts(
     column: pa.Array, positive: list[str], missing: list[str], name: str, where: Where
-) -> NDArray[np.float32]:
+) -> Float32s:
     texts = numbers.texts(numbers.single(column, name, where), name, where)
     texts = pc.utf8_trim_whitespace(texts)
     absent = pc.is_in(texts, value_set=pa.array([*(text.strip() for text in missing), None]))
     refuse(
-        absent.to_numpy(zero_copy_only=False),
+        numbers.as_numpy(absent),
         where,
         lambda _: f"the label in column '{name}' is missing. Mend or remove the row",
     )
     ones = pc.is_in(texts, value_set=pa.array([text.strip() for text in positive], pa.string()))
-    return np.asarray(ones.to_numpy(zero_copy_only=False), dtype=np.float32)
+    return np.asarray(numbers.as_numpy(ones), dtype=np.float32)
 
 
-def weights_of(
-    column: pa.Array, name: str, missing: list[str], where: Where
-) -> NDArray[np.float32]:
+def weights_of(column: pa.Array, name: str, missing: list[str], where: Where) -> Float32s:
     """The weight of each example, float32 [rows]. Raises `BadRowsError` unless finite and >= 0."""
     with np.errstate(over="ignore"):
         weights = numbers.parsed(column, missing, name, where).astype(np.float32)
@@ -277,7 +270,7 @@ def weights_of(
     return weights
 
 
-def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> NDArray[np.uint64]:
+def groups_of(column: pa.Array, name: str, data: Data, where: Where) -> Uint64s:
     """The hash of each value of data.group, uint64 [rows]; missing ones are one group."""
     encoder = Encoder(name, Slot(missing="value"), data)
     return encoder.encode(numbers.single(column, name, where), where).ids
@@ -295,8 +288,8 @@ def encoded_rows(features: Features, table: pa.Table, where: Where) -> EncodedRo
     labels = np.zeros((table.num_rows, len(names)), np.float32)
     batch = Batch([], [], [], _stored_numbers(table, features.numeric_width), labels)
     if features.labelled:
-        for number, name in enumerate(names):
-            labels[:, number] = prepared_labels(table, name)
+        for index, name in enumerate(names):
+            labels[:, index] = prepared_labels(table, name)
         for key in {"weight", "reference", "group"} & set(table.column_names):
             setattr(batch, key, _stored(table, key))
     batch.carried = _carried(features, table)
@@ -308,7 +301,7 @@ def prepared_encoder(features: Features) -> Callable[[pa.Table, Where], Batch]:
     return lambda table, where: features.batch(encoded_rows(features, table, where))
 
 
-def prepared_labels(table: pa.Table, name: str) -> NDArray[np.float32]:
+def prepared_labels(table: pa.Table, name: str) -> Float32s:
     """One label of prepared rows, float32 [rows]."""
     return _stored(table, f"label_{name}")
 
@@ -327,8 +320,7 @@ def cells_of(table: pa.Table, name: str) -> Cells:
         offsets = array.offsets.to_numpy()
         return Cells(_values(array), offsets - offsets[0], weights)
     if array.null_count:
-        offsets = np.zeros(len(array) + 1, np.int32)
-        np.cumsum(array.is_valid().to_numpy(zero_copy_only=False), out=offsets[1:])
+        offsets = numbers.offsets_of(numbers.as_numpy(array.is_valid()))
         return Cells(_values(array), offsets, weights)
     return Cells(_values(array), None, weights)
 
@@ -340,7 +332,7 @@ def _values(array: pa.Array) -> NDArray[Any]:
     return np.asarray((array.drop_null() if array.null_count else array).to_numpy())
 
 
-def _stored_numbers(table: pa.Table, expected: int) -> NDArray[np.float32]:
+def _stored_numbers(table: pa.Table, expected: int) -> Float32s:
     if not expected:
         return np.empty((table.num_rows, 0), np.float32)
     array = flat(table.column("numeric"))
@@ -361,3 +353,120 @@ def _carried(features: Features, table: pa.Table) -> pa.Table | None:
         return None
     columns = [table.column(f"carry_{name}") for name in features.carry]
     return pa.table(columns, names=list(features.carry))
+
+
+def vectors(
+    columns: Mapping[str, pa.Array], name: str, numeric: Numeric, data: Data, where: Where
+) -> Float64s:
+    """The numbers of an input, float64 [rows, numeric.numbers], clipped, NaN where missing.
+
+    Raises `BadRowsError` for a text that is no number, a list of another length, a number that is
+    infinite, and one to standardize that float32 cannot represent: its square would not fit either.
+    """
+    names = value_columns(name, numeric)
+    if numeric.is_age:
+        values = _ages(columns, names, numeric, data, where)
+    elif numeric.columns is not None:
+        parsed = [numbers.parsed(columns[part], data.missing, part, where) for part in names]
+        values = np.stack(parsed, axis=1)
+    else:
+        [column] = names
+        lists = row_values(columns[column], numeric.separator, data, column, where, fractions=True)
+        values = _of_lists(lists, name, column, numeric.width, data, where)
+    if numeric.clip is not None:
+        low, high = numeric.clip
+        values = np.clip(values, low, high)
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float32) if numeric.transform == "standardize" else values
+    _refuse_infinite(stored, values, name, numeric, where)
+    return values
+
+
+def _ages(
+    columns: Mapping[str, pa.Array], names: list[str], numeric: Numeric, data: Data, where: Where
+) -> Float64s:
+    """How long the times of columns are after another, float64 [rows, len(names)] in its unit."""
+
+    def read(column: str) -> tuple[Int64s, Bools]:
+        return times_of(numbers.single(columns[column], column, where), column, data, where)
+
+    start = None if numeric.since_column is None else read(numeric.since_column)
+    ages = []
+    for column in names:
+        times, missing = read(column)
+        if start is not None:
+            first, missing = start[0], missing | start[1]
+        else:
+            first = np.full(len(times), since(numeric.since or "", data.time_of(column)), np.int64)
+        age = (times - first) / (UNITS[numeric.unit] * SECOND)
+        ages.append(np.where(missing, np.nan, age))
+    return np.stack(ages, axis=1)
+
+
+def _refuse_infinite(
+    stored: NDArray[np.floating],
+    values: Float64s,
+    name: str,
+    numeric: Numeric,
+    where: Where,
+) -> None:
+    """Refuse numbers [rows, n] that are infinite as they are stored; `values` made them."""
+    names = value_columns(name, numeric)
+    for index in range(values.shape[1]):
+        column = names[index] if numeric.columns is not None else names[0]
+        numbers.refuse_infinite(stored[:, index], values[:, index], column, where)
+
+
+def _of_lists(
+    lists: RowValues, name: str, column: str, width: int, data: Data, where: Where
+) -> Float64s:
+    """The numbers of lists of `width`; a row with an empty list is missing as a whole."""
+    lengths = lists.lengths
+    if lengths is None:
+        if width > 1 and lists.values.null_count < len(lists.values):
+            raise Failure(
+                f"{where(0)[0]}: column '{column}' has one value per row, and numeric.{name} takes "
+                f"{width} numbers. Give numeric.{name}.separator, or numeric.{name}.columns"
+            )
+        values = numbers.parsed(lists.values, data.missing, column, where)
+        return np.repeat(values[:, None], width, axis=1)
+    refuse(
+        (lengths != width) & (lengths != 0),
+        where,
+        lambda row: (
+            f"the row must have as many numbers as numeric.{name}.width={width}. Received: "
+            f"{lengths[row]}. Mend one of them"
+        ),
+        column,
+    )
+    vectors = np.full((len(lengths), width), np.nan)
+    with owned(lists.owners, where) as place:
+        values = numbers.parsed(lists.values, [*data.missing, ""], column, place)
+    vectors[lengths == width] = values.reshape(-1, width)
+    return vectors
+
+
+def transformed(
+    values: Float64s,
+    numeric: Numeric,
+    moments: Moments | None,
+    missing: float = 0.0,
+) -> Float32s:
+    """Numbers (float64 [rows, n], NaN where missing) after the default and the transform.
+
+    Without a default a missing number becomes `missing`.
+    """
+    absent = np.isnan(values)
+    if numeric.default is not None:
+        values = np.where(absent, numeric.default, values)
+        absent = np.zeros_like(absent)
+    if numeric.transform == "log1p":
+        values = np.sign(values) * np.log1p(np.abs(values))
+    elif numeric.transform == "standardize":
+        if moments is None:
+            raise UserError("standardize needs the measured statistics of data.train")
+        mean, deviation = moments
+        with np.errstate(over="ignore"):
+            values = (values - np.asarray(mean)) / np.asarray(deviation)
+    with np.errstate(over="ignore"):
+        return np.where(absent, missing, values).astype(np.float32)

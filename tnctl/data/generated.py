@@ -36,12 +36,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tnctl.data import Bools, Float64s, Uint64s
 from tnctl.data.file_pieces import Piece, counted, require
 from tnctl.errors import UserError
 from tnctl.tables.columns import mix64
 
 
-def bits(seed: int, streams: int, stream: int, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def bits(seed: int, streams: int, stream: int, numbers: Uint64s) -> Uint64s:
     """64 random bits for each number [n]: SplitMix64 with MurmurHash3's finalizer.
 
     A number has `streams` independent draws; this is draw `stream` of them.
@@ -51,45 +52,48 @@ def bits(seed: int, streams: int, stream: int, numbers: NDArray[np.uint64]) -> N
         return mix64(state * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed))
 
 
-def sixteenth(draws: NDArray[np.uint64], part: int) -> NDArray[np.uint64]:
+def sixteenth(draws: Uint64s, part: int) -> Uint64s:
     """Part 0 to 3 of draws of 64 bits: 16 bits each."""
     return (draws >> np.uint64(16 * part)) & np.uint64(0xFFFF)
 
 
-def below(share: NDArray[np.float64], draws: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether a uniform number of 53 bits, from 64 bits each, is below `share`."""
-    return (draws >> np.uint64(11)) * 2.0**-53 < share
+def sixteenths(draws: Uint64s) -> NDArray[np.uint16]:
+    """The four parts of draws [n] of 64 bits, as `sixteenth` has them: [n, 4]."""
+    return draws.astype("<u8", copy=False).view("<u2").reshape(-1, 4)
 
 
-def near_normal(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
+def uniform(draws: Uint64s) -> Float64s:
+    """Numbers of 53 bits in [0, 1), from 64 bits each."""
+    return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def near_normal(draws: Uint64s) -> Float64s:
     """Near-normal numbers of deviation 1 from 64 bits each: four uniforms summed."""
-    total = draws.view("<u2").reshape(-1, 4).sum(axis=1, dtype=np.int64)
-    scaled: NDArray[np.float64] = (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
+    total = sixteenths(draws).sum(axis=1, dtype=np.int64)
+    scaled: Float64s = (total - 2 * 65_535) * (np.sqrt(3.0) / 65_536)
     return scaled
 
 
-def popular(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
+def popular(weights: Float64s) -> tuple[NDArray[np.uint16], Float64s]:
     """The number of each 16-bit draw, in proportion to weights; and their shares."""
     bounds = np.round(np.cumsum(weights) / weights.sum() * 65_536).astype(np.int64)
     chosen = np.searchsorted(bounds, np.arange(65_536), side="right").astype(np.uint16)
     return chosen, np.diff(bounds, prepend=0) / 65_536
 
 
-def standardized(
-    columns: NDArray[np.float64], popularity: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def standardized(columns: Float64s, popularity: Float64s) -> Float64s:
     """Columns [n, k] with mean 0 and deviation 1 over the popularity [n] of their rows."""
     centred = columns - popularity @ columns
     return centred / np.sqrt(popularity @ centred**2)
 
 
 def truth(
-    draw: Callable[[int, NDArray[np.uint64]], NDArray[np.uint64]],
+    draw: Callable[[int, Uint64s], Uint64s],
     stream: int,
     index: int,
     n: int,
     width: int,
-) -> NDArray[np.float64]:
+) -> Float64s:
     """Near-normal numbers [n, width] of table `index` of effects, by draws from `stream`."""
     # Numbers of rows and ids stay far below, so these draws are no others.
     numbers = np.arange(n, dtype=np.uint64) + np.uint64((1 << 50) + (index << 20))
@@ -106,7 +110,7 @@ class Effects:
     factor: NDArray[np.floating]  # [n, width - 1]
 
 
-def effects_of(name: str, numbers: NDArray[np.float64], main: float, factor: float) -> Effects:
+def effects_of(name: str, numbers: Float64s, main: float, factor: float) -> Effects:
     """Effects of the deviations `main` and `factor`, from near-normal numbers [n, width]."""
     n = len(numbers)
     chosen, popularity = popular(1.0 / np.arange(1, n + 1))
@@ -115,9 +119,7 @@ def effects_of(name: str, numbers: NDArray[np.float64], main: float, factor: flo
     return Effects(texts, chosen, main * columns[:, 0], factor * columns[:, 1:])
 
 
-def lists_of(
-    texts: pa.Array, ids: NDArray[Any], counts: NDArray[np.uint64]
-) -> tuple[pa.Array, NDArray[np.bool_]]:
+def lists_of(texts: pa.Array, ids: NDArray[Any], counts: Uint64s) -> tuple[pa.Array, Bools]:
     """Lists of the first counts[i] ids of row i, by their texts; and which ids these are.
 
     `ids` has the shape [n, most], as has the second result.
@@ -239,8 +241,8 @@ def rows(first: int, end: int, needed: Collection[str] = COLUMNS) -> pa.Table:
         columns[name], effect = _numeric(index, name, numbers)
         additive += effect
     logit = additive + 0.5 * (np.einsum("ij,ij->i", total, total) - square)
-    uniform = (_draw(LABEL_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
-    label = uniform * (1 + np.exp(-logit.astype(np.float64))) < 1
+    chance = 1 + np.exp(-logit.astype(np.float64))
+    label = uniform(_draw(LABEL_DRAW, numbers)) * chance < 1
     columns["label"] = pa.array(label.astype(np.float32))
     columns["planted"] = pa.array(logit)
     columns["planted_additive"] = pa.array(additive)
@@ -263,16 +265,13 @@ def _slot(name: str, numbers: np.ndarray) -> tuple[pa.Array, np.ndarray, np.ndar
 
 def _ids(name: str, numbers: np.ndarray) -> np.ndarray:
     """The id, from 0, that each row has in a slot with one."""
-    index = _index(name)
-    draw = _draw(index // 4, numbers) >> np.uint64(16 * (index % 4))
-    return _planted(name).chosen[draw & np.uint64(0xFFFF)]
+    stream, part = divmod(_index(name), 4)
+    return _planted(name).chosen[sixteenth(_draw(stream, numbers), part)]
 
 
 def _sixteen(stream: int, numbers: np.ndarray, count: int) -> np.ndarray:
     """`count` 16-bit draws of each number, [n, count]: four of each stream from `stream` on."""
-    streams = [_draw(stream + k, numbers) for k in range((count + 3) // 4)]
-    shifts = np.arange(0, 64, 16, dtype=np.uint64)
-    draws = [(draw[:, None] >> shifts) & np.uint64(0xFFFF) for draw in streams]
+    draws = [sixteenths(_draw(stream + k, numbers)) for k in range((count + 3) // 4)]
     return np.concatenate(draws, axis=1)[:, :count]
 
 
@@ -284,8 +283,8 @@ def _interests(
     column, listed = lists_of(planted.texts, ids, counts)
     main = np.where(listed, planted.main[ids], np.float32(0)).sum(axis=1, dtype=np.float32)
     factor = np.zeros((len(numbers), RANK), np.float32)
-    for place in range(LISTED):
-        factor += planted.factor[ids[:, place]] * listed[:, place, None]
+    for index in range(LISTED):
+        factor += planted.factor[ids[:, index]] * listed[:, index, None]
     return column, main, factor
 
 
@@ -307,8 +306,7 @@ def _purchases(numbers: np.ndarray, label: np.ndarray, logit: np.ndarray) -> dic
     buys = np.full(len(numbers), BUY_BIAS)
     for name in BUYING:
         buys += _buy(name)[_ids(name, numbers)]
-    uniform = (_draw(PURCHASE_DRAW, numbers) >> np.uint64(11)) * 2.0**-53
-    purchase = label & (uniform * (1 + np.exp(-buys)) < 1)
+    purchase = label & (uniform(_draw(PURCHASE_DRAW, numbers)) * (1 + np.exp(-buys)) < 1)
     clicks = logit.astype(np.float64)
     both = -np.log(np.exp(-clicks) + np.exp(-buys) + np.exp(-clicks - buys))
     return {

@@ -14,6 +14,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from tnctl import limits
+from tnctl.data import Bools, Float64s, Int32s, Int64s
 from tnctl.data.bad_rows import refuse, refuse_many
 from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, quoted
@@ -46,12 +47,39 @@ def has_values(kind: pa.DataType) -> bool:
     return is_list(kind) or bool(pt.is_fixed_size_list(kind))
 
 
-def listed(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+def listed(array: pa.Array) -> tuple[pa.Array, Int64s]:
     """The values of lists [rows], one after the other, and how many each row has, int64 [rows]."""
     if pt.is_fixed_size_list(array.type):
         array = array.cast(pa.large_list(array.type.value_type))
-    counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    counts = as_numpy(pc.fill_null(pc.list_value_length(array), 0))
     return pc.list_flatten(array), counts.astype(np.int64)
+
+
+def as_numpy(array: pa.Array) -> NDArray[Any]:
+    """Arrow's values [n] as an array [n], copied where their memory differs."""
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def is_null(array: pa.Array) -> Bools:
+    """Which values [n] are null: bool [n]."""
+    return as_numpy(array.is_null())
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> Int32s:
+    """Where the values of each row begin, and the end of the last: int32 [rows + 1]."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def owners_of(lengths: NDArray[np.integer]) -> Int64s:
+    """The row of each value, int64 [values], by how many values each row has."""
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def indices_within(lengths: NDArray[np.integer]) -> Int64s:
+    """The index of each value among the values of its row, int64 [values]."""
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -118,7 +146,7 @@ def single(array: pa.Array, column: str, where: Where) -> pa.Array:
 
 def parsed(
     array: pa.Array, missing: list[str], column: str, where: Where, way: str = MEND
-) -> NDArray[np.float64]:
+) -> Float64s:
     """A column as float64 [rows], NaN where it is missing. `way` is out of a text that is none.
 
     Raises `BadRowsError` for a text that is no number, `Failure` for other types.
@@ -141,7 +169,7 @@ def parsed(
             f"{where(0)[0]}: column '{column}' is {kind}, not a number. Write it as float64, or "
             "name another column"
         )
-    return np.asarray(array.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return as_numpy(array.cast(pa.float64()))
 
 
 def _parsed_texts(
@@ -166,7 +194,7 @@ def bytes_at(array: pa.Array, row: int) -> bytes:
 
 def refuse_texts(
     array: pa.Array,
-    wrong: NDArray[np.bool_],
+    wrong: Bools,
     kind: str,
     column: str,
     where: Where,
@@ -216,20 +244,18 @@ class RowValues(NamedTuple):
     """The values of all rows, one after the other."""
 
     values: pa.Array  # [values]
-    lengths: NDArray[np.int64] | None  # [rows], how many each row has; None when each has one
+    lengths: Int64s | None  # [rows], how many each row has; None when each has one
 
     @property
-    def owners(self) -> NDArray[np.int64] | None:
+    def owners(self) -> Int64s | None:
         """The row of each value, int64 [values]; None when each row has one."""
-        return (
-            None if self.lengths is None else np.repeat(np.arange(len(self.lengths)), self.lengths)
-        )
+        return None if self.lengths is None else owners_of(self.lengths)
 
     def listed(self) -> "RowValues":
         """These values with lengths: a row whose one value is null has none."""
         if self.lengths is not None:
             return self
-        valid = self.values.is_valid().to_numpy(zero_copy_only=False)
+        valid = as_numpy(self.values.is_valid())
         return RowValues(self.values.drop_null(), valid.astype(np.int64))
 
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tnctl import __version__, outputs
-from tnctl.data import row_split, sources, statistics
+from tnctl.data import Uint32s, row_split, sources, statistics
+from tnctl.data.arrow_tables import raw_rows
 from tnctl.data.bad_rows import SPLITS, Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.features import Features
 from tnctl.data.formats import prepared_files
 from tnctl.data.formats.prepared_files import PreparedManifest, SplitEntry
-from tnctl.data.raw_rows import raw_rows
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
@@ -78,7 +78,7 @@ def _split(
     # Each slot is a table: a window then has its ids slot by slot.
     features = Features(conf, [([name], [1]) for name in slots], measured, carry=conf.data.carry)
     skipped = Skipped(split, conf.data.bad_rows)
-    writer = _Writer(f"{split}/part", inventory)
+    writer = _PartWriter(f"{split}/part", inventory)
     rows = 0
     source = windows(Source(conf, split), features, skipped=skipped)
     with (
@@ -96,7 +96,7 @@ def _split(
     return SplitEntry(rows=rows, skipped=skipped.rows, parts=tuple(writer.names), first=first)
 
 
-class _Writer(ExitStack):
+class _PartWriter(ExitStack):
     """Row groups to files; a file ends when it is long, or when the columns change.
 
     After an exception the last file is not completed.
@@ -145,12 +145,12 @@ def _table(
 ) -> pa.Table:
     """A window as the columns of docs/formats/prepared.md; `forms` only grow."""
     columns: dict[str, Any] = {}
-    for number, name in enumerate(slots):
-        offsets, weights = window.offsets[number], window.weights[number]
+    for index, name in enumerate(slots):
+        offsets, weights = window.offsets[index], window.weights[index]
         lengths = np.diff(offsets)
         form = ONE if (lengths == 1).all() else OPTIONAL if (lengths <= 1).all() else LIST
         forms[name] = form = max(forms.get(name, ONE), form)
-        columns[f"ids_{name}"] = _column(window.ids[number], offsets, form)
+        columns[f"ids_{name}"] = _column(window.ids[index], offsets, form)
         if weights is not None:
             columns[f"weights_{name}"] = _column(weights, offsets, form)
     width = window.numeric.shape[1]
@@ -160,8 +160,8 @@ def _table(
             window.rows,
             [None, pa.py_buffer(np.ascontiguousarray(window.numeric))],
         )
-    for number, name in enumerate(labels):
-        columns[f"label_{name}"] = pa.array(window.labels[:, number])
+    for index, name in enumerate(labels):
+        columns[f"label_{name}"] = pa.array(window.labels[:, index])
     for key in ("weight", "reference", "group"):
         if (values := getattr(window, key)) is not None:
             columns[key] = pa.array(values)
@@ -175,7 +175,7 @@ def _table(
     return pa.table(list(columns.values()), schema=pa.schema(fields))
 
 
-def _column(values: NDArray[Any], offsets: NDArray[np.uint32], form: int) -> pa.Array:
+def _column(values: NDArray[Any], offsets: Uint32s, form: int) -> pa.Array:
     """The values of all rows as a column of that form."""
     if form == LIST:
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))

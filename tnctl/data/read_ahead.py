@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Self, TypeVar
 
@@ -117,7 +117,7 @@ class ReadAhead(Generic[T]):
         self.close()
 
 
-def in_order(function: Callable[[T], R], values: Iterator[T]) -> Iterator[R]:
+def in_order(function: Callable[[T], R], values: Iterator[T]) -> Generator[R, None, None]:
     """function(value) of each value, in their order, on as many threads as there are CPUs to use.
 
     At most one value per thread is begun ahead. What the iterator or the function raises is raised

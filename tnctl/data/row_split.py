@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Uint64s, numbers
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.file_pieces import Piece, Where, row_numbers, rows_up_to, shifted
 from tnctl.data.slot_encoder import HashIds, Lists
@@ -40,8 +39,8 @@ class HashCut:
         shares = data.split
         # data.test comes first: it has the same rows when those of data.validation are trained.
         ends = (0.0, shares.test, shares.test + shares.validation, 1.0)
-        place = ("test", "validation", "train").index(split)
-        self._first, end = (round(end * 2.0**64) for end in ends[place : place + 2])
+        index = ("test", "validation", "train").index(split)
+        self._first, end = (round(end * 2.0**64) for end in ends[index : index + 2])
         self._last = end - 1
         self._salt = c_columns.mix64(np.array([shares.seed ^ SPLIT], np.uint64))
         self.columns = [shares.column] if shares.column else []
@@ -53,19 +52,12 @@ class HashCut:
     def kept(self, piece: Piece) -> Piece:
         """The rows of a piece that are of the split, without those of a value that is no id."""
         skipped = Skipped(self._split, self._data.bad_rows)
-        skipped.note(piece.skipped, piece.reason, piece.first)
+        skipped.join(piece.bad)
         hashes, rows = skipped.good(piece.table, piece.where, self._hashes)
         rows = rows[(hashes >= np.uint64(self._first)) & (hashes <= np.uint64(self._last))]
-        return replace(
-            piece,
-            table=piece.table.take(rows),
-            where=chosen(piece.where, rows),
-            skipped=skipped.rows,
-            reason=skipped.first,
-            first=skipped.first_at,
-        )
+        return Piece(piece.table.take(rows), chosen(piece.where, rows), skipped)
 
-    def _hashes(self, table: pa.Table, where: Where) -> NDArray[np.uint64]:
+    def _hashes(self, table: pa.Table, where: Where) -> Uint64s:
         """What decides of each row, uint64 [rows], uniform over the rows or values."""
         if not self.columns:
             return self._of_places(where, table.num_rows)
@@ -74,13 +66,12 @@ class HashCut:
         _refuse_numbers(array, column, where)
         values = HashIds(column, Slot(), self._data, Lists()).encode(array, where, several=False)
         hashes = c_columns.mix64(values.ids ^ self._salt)
-        if values.missing is not None and values.missing.any():
+        if values.missing.any():
             # Rows without a user are no rows of one user.
-            missing = np.flatnonzero(values.missing)
-            hashes[missing] = self._of_places(where, table.num_rows)[missing]
+            hashes = np.where(values.missing, self._of_places(where, table.num_rows), hashes)
         return hashes
 
-    def _of_places(self, where: Where, rows: int) -> NDArray[np.uint64]:
+    def _of_places(self, where: Where, rows: int) -> Uint64s:
         if not rows:
             return np.empty(0, np.uint64)
         name = np.array([c_columns.hash_bytes(name_of_file(where(0)[0]).encode())], np.uint64)

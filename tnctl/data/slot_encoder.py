@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Bools, Float32s, Float64s, Int32s, Int64s, Uint64s, numbers
 from tnctl.data.bad_rows import owned, refuse, refuse_large_window, refuse_many_ids
 from tnctl.data.column_names import slot_column, takes_fractions
 from tnctl.data.file_pieces import Where
-from tnctl.data.numbers import RowValues, row_values
+from tnctl.data.numbers import RowValues, indices_within, offsets_of, owners_of, row_values
 from tnctl.data.times import is_temporal, times_of
 from tnctl.errors import UserError, refuse_if
 from tnctl.schema import Data, Slot
@@ -30,19 +29,24 @@ VIEW_BYTES = 16
 class Lists(NamedTuple):
     """What was measured or read for a slot before its values can become ids."""
 
-    boundaries: NDArray[np.float64] | None = None  # ascending, of buckets
+    boundaries: Float64s | None = None  # ascending, of buckets
     vocabulary: list[str] | None = None  # in the order of its ids
 
 
 class Ids(NamedTuple):
-    """The ids of values: uint64 [n] (any, where missing), and which are missing (None: none)."""
+    """The ids of values: uint64 [n] (any, where missing), and which are missing: bool [n]."""
 
-    ids: NDArray[np.uint64]
-    missing: NDArray[np.bool_] | None
+    ids: Uint64s
+    missing: Bools
 
-    def without(self, missing: NDArray[np.bool_]) -> "Ids":
+    def without(self, missing: Bools) -> "Ids":
         """These ids with more missing values (bool [n])."""
-        return Ids(self.ids, missing if self.missing is None else self.missing | missing)
+        return Ids(self.ids, self.missing | missing)
+
+
+def present(ids: Uint64s) -> Ids:
+    """Ids [n] none of which is missing."""
+    return Ids(ids, np.zeros(len(ids), bool))
 
 
 class HashIds:
@@ -65,7 +69,7 @@ class HashIds:
     @property
     def missing_id(self) -> int:
         """The id of missing values, with missing=value."""
-        return int(self.of_hashes(Ids(self.empty, None)).ids[0])
+        return int(self.of_hashes(present(self.empty)).ids[0])
 
     def of_hashes(self, hashed: Ids) -> Ids:
         """The ids of values whose hashes are given."""
@@ -82,24 +86,21 @@ class HashIds:
 
     def hashed(self, array: pa.Array, several: bool) -> Ids:
         """The hashes of texts or integers [n], any where missing."""
+        nulls = numbers.is_null(array)
         if pt.is_null(array.type):
-            return Ids(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
-        hashed = Ids(hashes(array, self.slot.seed), None)
-        if array.null_count:
-            hashed = hashed.without(np.asarray(array.is_null().to_numpy(zero_copy_only=False)))
-        for text in self.missing_parts if several else self.missing_texts:
-            hashed = hashed.without(hashed.ids == text)
-        return hashed
+            return Ids(np.zeros(len(array), np.uint64), nulls)
+        ids = hashes(array, self.slot.seed)
+        missing = self.missing_parts if several else self.missing_texts
+        return Ids(ids, nulls | np.isin(ids, missing))
 
     def _of_dictionary(self, array: pa.DictionaryArray, where: Where, several: bool) -> Ids:
-        nulls = np.asarray(array.indices.is_null().to_numpy(zero_copy_only=False))
+        nulls = numbers.is_null(array.indices)
         if not len(array.dictionary):
             return Ids(np.zeros(len(array), np.uint64), nulls)
-        indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        indices = numbers.as_numpy(array.indices.fill_null(0))
         # No entry can be bad: these kinds take every text.
         entries = self.encode(array.dictionary, where, several)
-        ids = Ids(entries.ids[indices], nulls if array.indices.null_count else None)
-        return ids if entries.missing is None else ids.without(entries.missing[indices])
+        return Ids(entries.ids[indices], nulls | entries.missing[indices])
 
 
 class ModuloIds(HashIds):
@@ -128,7 +129,7 @@ class VocabularyIds(HashIds):
         self._places = np.argsort(np.array(hashed, np.uint64), kind="stable")
         self._hashed = np.array(hashed, np.uint64)[self._places]
         if len(same := np.flatnonzero(self._hashed[1:] == self._hashed[:-1])):
-            first, second = (lists.vocabulary[self._places[same[0] + k]] for k in (0, 1))
+            first, second = (lists.vocabulary[k] for k in self._places[same[0] : same[0] + 2])
             raise UserError(
                 f"slots.{name}: '{first}' and '{second}' have one hash. Take another seed"
             )
@@ -162,13 +163,11 @@ class IntegerIds(HashIds):
         size = self.slot.size
         return ids if size is None else ids.without(ids.ids >= np.uint64(size))
 
-    def _integers(
-        self, array: pa.Array, missing: NDArray[np.bool_] | None, where: Where
-    ) -> NDArray[np.uint64]:
+    def _integers(self, array: pa.Array, missing: Bools, where: Where) -> Uint64s:
         if pt.is_integer(array.type):
             return _words(array)
         array = numbers.texts(array, self.column, where)
-        if missing is not None:
+        if missing.any():
             array = pc.if_else(pa.array(missing), None, array)
         # Arrow takes hexadecimal too, which the other formats and the C part do not.
         if not pc.any(pc.match_substring(array, "x", ignore_case=True)).as_py():
@@ -179,7 +178,7 @@ class IntegerIds(HashIds):
                     continue
         return self._integers_one_by_one(array, where)
 
-    def _integers_one_by_one(self, array: pa.Array, where: Where) -> NDArray[np.uint64]:
+    def _integers_one_by_one(self, array: pa.Array, where: Where) -> Uint64s:
         ids = np.zeros(len(array), np.uint64)
         wrong = np.zeros(len(array), bool)
         for row in np.flatnonzero(array.is_valid()):
@@ -252,7 +251,7 @@ ENCODERS: dict[str, type[HashIds]] = {
 
 def bucket_numbers(
     array: pa.Array, column: str, data: Data, where: Where, several: bool
-) -> NDArray[np.float64]:
+) -> Float64s:
     """The numbers that become buckets, float64 [n] for values [n], NaN where missing.
 
     With `several` values in a row an empty part of a text is missing too. Raises `BadRowsError` for
@@ -286,7 +285,7 @@ def _is_view(kind: pa.DataType) -> bool:
     return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
 
 
-def hashes(array: pa.Array, seed: int) -> NDArray[np.uint64]:
+def hashes(array: pa.Array, seed: int) -> Uint64s:
     """The hash of each text, or of each integer's decimal text: uint64 [n]; any where null.
 
     Views must not be null.
@@ -303,22 +302,22 @@ def hashes(array: pa.Array, seed: int) -> NDArray[np.uint64]:
     return c_columns.hash_strings(data, offsets, seed)
 
 
-def _words(array: pa.Array) -> NDArray[np.uint64]:
+def _words(array: pa.Array) -> Uint64s:
     """Integers as uint64 [n], negative ones modulo 2^64; 0 where null."""
     kind = pa.uint64() if pt.is_unsigned_integer(array.type) else pa.int64()
-    words = array.cast(kind).fill_null(0).to_numpy(zero_copy_only=False)
+    words = numbers.as_numpy(array.cast(kind).fill_null(0))
     return np.ascontiguousarray(words).view(np.uint64)
 
 
 class Cells(NamedTuple):
     """One slot, all rows."""
 
-    ids: NDArray[np.uint64]  # [ids], row after row
-    offsets: NDArray[np.int32] | None  # [rows + 1]; None when every row has exactly one id
-    weights: NDArray[np.float32] | None  # [ids], only for slots with weights
+    ids: Uint64s  # [ids], row after row
+    offsets: Int32s | None  # [rows + 1]; None when every row has exactly one id
+    weights: Float32s | None  # [ids], only for slots with weights
     empty: int = 0  # rows whose only id is the id of missing values
 
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """How many ids each row has, int64 [rows]."""
         if self.offsets is None:
             return np.ones(len(self.ids), np.int64)
@@ -358,7 +357,7 @@ class Encoder:
         values = row_values(array, slot.separator, self.data, self.column, where, self._fractions)
         if slot.pooling == "none" and values.lengths is None:
             values = self._listed(values.values)
-        column: NDArray[np.float64] | None = None
+        column: Float64s | None = None
         if weights is not None:
             values, column = self._weighted(values, weights, where)
         owners = values.owners
@@ -373,11 +372,11 @@ class Encoder:
         So a null is the same whether others of its column are lists, values or nulls.
         """
         array = numbers.plain(array)
-        missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+        missing = numbers.is_null(array)
         if numbers.is_text(array.type) or pt.is_integer(array.type):
             missing = missing | np.isin(hashes(array, self.slot.seed), self.ids.missing_texts)
         elif pt.is_floating(array.type):
-            missing = missing | np.isnan(array.to_numpy(zero_copy_only=False))
+            missing = missing | np.isnan(numbers.as_numpy(array))
         return RowValues(array.filter(pa.array(~missing)), (~missing).astype(np.int64))
 
     def crossed(self, crossed: Sequence[Cells], rows: int, where: Where) -> Cells:
@@ -395,39 +394,39 @@ class Encoder:
             rows,
             self.slot.seed,
         )
-        ids = self.ids.of_hashes(Ids(hashed, None))
+        ids = self.ids.of_hashes(present(hashed))
         if offsets is None:
             return self._cells(ids, None, None, None)
         lengths = np.diff(offsets).astype(np.int64)
-        return self._cells(ids, lengths, np.repeat(np.arange(rows), lengths), None)
+        return self._cells(ids, lengths, owners_of(lengths), None)
 
     def _cells(
         self,
         encoded: Ids,
-        lengths: NDArray[np.int64] | None,
-        owners: NDArray[np.int64] | None,
-        weights: NDArray[np.float32] | None,
+        lengths: Int64s | None,
+        owners: Int64s | None,
+        weights: Float32s | None,
     ) -> Cells:
         """The ids of all rows without those that are missing or padding, or beyond max_length."""
-        slot, (ids, missing) = self.slot, encoded
+        slot = self.slot
         keeps_place = slot.missing == "value" and slot.pooling == "none"
         fills_rows = slot.missing == "value" and slot.pooling != "none"
-        if keeps_place and missing is not None:
-            ids, missing = np.where(missing, self.missing_id, ids), None
+        if keeps_place:
+            encoded = present(np.where(encoded.missing, self.missing_id, encoded.ids))
         if slot.padding is not None:
-            missing = Ids(ids, missing).without(ids == np.uint64(slot.padding)).missing
-        if missing is not None and not missing.any():
-            missing = None
+            encoded = encoded.without(encoded.ids == np.uint64(slot.padding))
+        ids, missing = encoded
+        any_missing = bool(missing.any())
         if lengths is None or owners is None:
-            if missing is None:
+            if not any_missing:
                 return Cells(ids, None, weights)
             if fills_rows:
                 weights = None if weights is None else np.where(missing, np.float32(1), weights)
                 filled = np.where(missing, self.missing_id, ids)
                 return Cells(filled, None, weights, int(missing.sum()))
             lengths = (~missing).astype(np.int64)
-            return Cells(ids[~missing], _offsets(lengths), _kept(weights, ~missing))
-        if missing is not None:
+            return Cells(ids[~missing], offsets_of(lengths), _kept(weights, ~missing))
+        if any_missing:
             ids, weights = ids[~missing], _kept(weights, ~missing)
             lengths = np.bincount(owners[~missing], minlength=len(lengths))
         if slot.max_length is not None and (lengths > slot.max_length).any():
@@ -441,11 +440,11 @@ class Encoder:
             ids = np.insert(ids, starts, self.missing_id)
             weights = None if weights is None else np.insert(weights, starts, np.float32(1))
             lengths = np.where(bare, 1, lengths)
-        return Cells(ids, None if (lengths == 1).all() else _offsets(lengths), weights, empty)
+        return Cells(ids, None if (lengths == 1).all() else offsets_of(lengths), weights, empty)
 
     def _weighted(
         self, values: RowValues, weights: pa.Array, where: Where
-    ) -> tuple[RowValues, NDArray[np.float64]]:
+    ) -> tuple[RowValues, Float64s]:
         """The values, and as many weights; NaN where missing."""
         column = self.slot.weights or ""
         given = row_values(weights, self.slot.separator, self.data, column, where, fractions=True)
@@ -464,15 +463,12 @@ class Encoder:
             missing = [*self.data.missing, ""]
             return values, numbers.parsed(given.values, missing, column, place)
 
-    def _finite(
-        self, weights: NDArray[np.float64], missing: NDArray[np.bool_] | None, where: Where
-    ) -> NDArray[np.float32]:
+    def _finite(self, weights: Float64s, missing: Bools, where: Where) -> Float32s:
         """The weights of values, which must be finite where a value is."""
         with np.errstate(over="ignore"):
             finite = weights.astype(np.float32)
-        wrong = ~np.isfinite(finite)
         refuse(
-            wrong if missing is None else wrong & ~missing,
+            ~(np.isfinite(finite) | missing),
             where,
             lambda value: (
                 "the weight of a value must be a finite number. Received: "
@@ -483,21 +479,13 @@ class Encoder:
         return finite
 
 
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _kept(
-    weights: NDArray[np.float32] | None, kept: NDArray[np.bool_]
-) -> NDArray[np.float32] | None:
+def _kept(weights: Float32s | None, kept: Bools) -> Float32s | None:
     return None if weights is None else weights[kept]
 
 
-def _within(lengths: NDArray[np.int64], most: int, keep: str) -> NDArray[np.bool_]:
+def _within(lengths: Int64s, most: int, keep: str) -> Bools:
     """Which values max_length keeps."""
-    places = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    indices = indices_within(lengths)
     if keep == "last":
-        places = np.repeat(lengths, lengths) - 1 - places
-    return places < most
+        indices = np.repeat(lengths, lengths) - 1 - indices
+    return indices < most

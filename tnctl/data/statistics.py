@@ -3,21 +3,22 @@
 One pass, in file order, so the figures are the same on every machine.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tnctl import files, limits
-from tnctl.data import numbers, sources
+from tnctl.data import Float64s, Int64s, Uint64s, numbers, sources
 from tnctl.data.bad_rows import Skipped, owned
 from tnctl.data.column_names import numeric_columns, slot_column
+from tnctl.data.features import vectors
 from tnctl.data.file_pieces import Where
 from tnctl.data.formats.prepared_files import open_folder
 from tnctl.data.numbers import row_values
-from tnctl.data.numeric_inputs import vectors
 from tnctl.data.slot_encoder import bucket_numbers
 from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
@@ -44,12 +45,12 @@ class RowCounts:
         self._bits = np.uint64(0)  # that are left out
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Float64s:
         """The lowest value of each range, ascending float64 [ranges]."""
         keys = self._keys << self._bits
         return np.where(keys & SIGN, keys ^ SIGN, ~keys).view(np.float64)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n], all finite."""
         if not len(values):
             return
@@ -63,14 +64,14 @@ class RowCounts:
             self._bits += np.uint64(1)
             self._take(self._keys >> np.uint64(1), self._counts)
 
-    def _take(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    def _take(self, keys: Uint64s, counts: Int64s) -> None:
         """Add the counts of equal keys."""
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         self._keys, self._counts = keys[starts], np.add.reduceat(counts[order], starts)
 
-    def boundaries(self, buckets: int) -> NDArray[np.float64]:
+    def boundaries(self, buckets: int) -> Float64s:
         """Ascending boundaries, float64 [1 to buckets - 1]: the lowest value of each bucket.
 
         The first bucket needs none, unless there is no other.
@@ -80,7 +81,7 @@ class RowCounts:
         return self.values[first if len(first) else [0]]
 
 
-def shared_out(counts: NDArray[np.int64], buckets: int) -> NDArray[np.int64]:
+def shared_out(counts: Int64s, buckets: int) -> Int64s:
     """The bucket of each value, ascending int64 [n] below `buckets`.
 
     `counts` int64 [n], all above 0, says how many rows have each of the ascending values. Those
@@ -122,7 +123,7 @@ class Moments:
         self.mean = 0.0
         self.squares = 0.0
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n]."""
         if not len(values):
             return
@@ -140,14 +141,14 @@ class Moments:
         return self.mean, deviation or 1.0
 
 
-class Distinct:
+class DistinctValues:
     """The distinct values seen, or those with the smallest hashes when there are too many."""
 
     def __init__(self) -> None:
         self.values = np.empty(0, np.float64)
         self.limit = np.uint64(2**64 - 1)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Float64s) -> None:
         """Take in float64 [n]."""
         # Adding 0 makes one value of 0 and -0.
         values = values + 0.0
@@ -159,7 +160,7 @@ class Distinct:
             values = values[hashed <= self.limit]
         self.values = values
 
-    def boundaries(self, buckets: int) -> NDArray[np.float64]:
+    def boundaries(self, buckets: int) -> Float64s:
         """Ascending boundaries, float64 [at most buckets - 1]."""
         places = np.arange(1, buckets) / buckets
         # Between two values numpy takes the difference, which may be infinite.
@@ -168,12 +169,12 @@ class Distinct:
         return np.unique(np.quantile(self.values * scale, places) / scale)
 
 
-def _hash(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+def _hash(values: Float64s) -> Uint64s:
     return mix64(values.view(np.uint64))
 
 
-BOUNDARIES: dict[str, type[Distinct | RowCounts]] = {
-    "quantiles": Distinct,
+BOUNDARIES: dict[str, type[DistinctValues | RowCounts]] = {
+    "quantiles": DistinctValues,
     "row_quantiles": RowCounts,
 }
 
@@ -244,7 +245,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
         )
 
     for piece in Source(conf, "train").pieces(list(dict.fromkeys(columns))):
-        skipped.add(piece.skipped, piece.reason, piece.first)
+        skipped.take(piece.bad)
         (inputs_read, slots_read), _ = skipped.good(piece.table, piece.where, read)
         for takers, values in zip(moments.values(), inputs_read, strict=True):
             for taker, column in zip(takers, values.T, strict=True):
@@ -269,7 +270,7 @@ def _measure(conf: Conf, statistics: Statistics, limit: int | None) -> None:
 
 def _numbers(
     whole: dict[str, pa.Array], name: str, slot: Slot, data: Data, where: Where
-) -> NDArray[np.float64]:
+) -> Float64s:
     """All numbers of a slot's column, NaN where missing."""
     column = slot_column(name, slot)
     values = row_values(whole[column], slot.separator, data, column, where, fractions=True)
@@ -312,3 +313,86 @@ def read_vocabulary(url: str) -> list[str]:
     if not seen:
         raise Failure(f"{url} has no line. A vocabulary has one value per line")
     return list(seen)
+
+
+# ---- How many distinct ids there will be at the end of the data, from a sample of its beginning
+
+DOUBLINGS = 3
+# Fewer rows than this at the first of the points say nothing.
+FEWEST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Distinct ids in the sample and, with bounds, at the end of the data."""
+
+    now: int
+    exponent: float  # of Heaps' law at the sample's end: 0 no new ids, 1 every value is new
+    end: float
+    low: float
+    high: float
+
+
+def growth(
+    first_rows: Int64s,
+    counts: Int64s,
+    rows: int,
+    total: float,
+    most: float = math.inf,
+) -> Growth:
+    """The growth of ids that first came in rows `first_rows`, `counts` times each, of `rows`.
+
+    Two laws bound it. With D distinct ids among n values of the sample, f1 of them seen once and f2
+    twice, and m values to come:
+
+    - Heaps' law D(n) = K n^b holds if new ids keep appearing as at the end of the sample. Its local
+      exponent b falls as ids run out, so it is the upper bound.
+    - Chao's estimate of the ids not seen yet, f0 = f1^2 / (2 f2), is a lower bound (Chao 1984), and
+      D + f0 (1 - (1 - f1 / (n f0 + f1))^m) is the part of it that appears in m more values (Colwell
+      et al. 2012, equation 9).
+
+    Between them: log D as a parabola of log n, fitted to the last three doublings, until its top.
+
+    `first_rows` int64 [ids] counts rows from 0, `counts` is int64 [ids].
+    `total` is the rows of all data, `most` how many ids there can be.
+    """
+    now = len(first_rows)
+    further = math.log(max(total / rows, 1))
+    if not now or not further:
+        return Growth(now, 0.0, now, now, now)
+    sizes = [rows >> back for back in range(DOUBLINGS + 1)]
+    if sizes[-1] < FEWEST_ROWS:
+        return Growth(now, 1.0, now * total / rows, now, min(now * total / rows, most))
+    seen = np.searchsorted(np.sort(first_rows), sizes)
+    x, y = np.log(sizes), np.log(np.maximum(seen, 1))
+    line = np.polyfit(x, y, 1)
+    bend, slope = np.polyfit(x - x[0], y, 2)[:2]
+    exponent = float(np.clip(max(slope, (y[0] - y[1]) / math.log(2)), 0, 1))
+    # Three deviations of the exponent, whose last doubling counts `fresh` ids, and the scatter of
+    # the points about Heaps' law: both grow with the distance.
+    fresh = float(seen[0] - seen[1])
+    scatter = float(np.std(y - np.polyval(line, x)))
+    error = 3 * math.sqrt(fresh) / (now * math.log(2)) * further
+    error += 2 * scatter * (1 + further / (DOUBLINGS * math.log(2)))
+    high = now * math.exp(exponent * further + error)
+    low = _chao(now, counts, total / rows) * math.exp(-error)
+    slope = float(np.clip(slope, 0, 1))
+    top = min(further, -slope / (2 * bend)) if bend < 0 else further
+    middle = now * math.exp(slope * top + min(bend, 0) * top**2)
+    # Every value of the rows to come can be a new id, and no more.
+    high = min(high, now + counts.sum() * (total / rows - 1), most)
+    low = min(max(low, now), high)
+    return Growth(now, exponent, min(max(middle, low), high), low, high)
+
+
+def _chao(now: int, counts: Int64s, times: float) -> float:
+    """The ids when there are `times` as many values, from the lower bound of those to come."""
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    if not once:
+        return now
+    values = int(counts.sum())
+    unmet = once * once / (2 * twice) if twice else once * (once - 1) / 2
+    if not unmet:
+        return now
+    share = once / (values * unmet + once)
+    return now - unmet * math.expm1(values * (times - 1) * math.log1p(-share))

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Bools, Int64s, numbers
 from tnctl.data.bad_rows import refuse
 from tnctl.data.file_pieces import Where
 from tnctl.errors import Failure, refuse_if
@@ -25,8 +24,8 @@ LEAST, AFTER = -62_135_596_800, 253_402_300_800
 class Times(NamedTuple):
     """Times int64 [n] in microseconds since 1970 in UTC, and which are missing, bool [n]."""
 
-    values: NDArray[np.int64]  # any where missing
-    missing: NDArray[np.bool_]
+    values: Int64s  # any where missing
+    missing: Bools
 
 
 def is_temporal(kind: pa.DataType) -> bool:
@@ -88,7 +87,7 @@ def _way(column: str) -> str:
 def _of_texts(array: pa.Array, missing: list[str], time: Time, column: str, where: Where) -> Times:
     array = pc.ascii_trim_whitespace(array)
     absent = pc.is_in(array, value_set=pa.array([*(t.strip() for t in missing), None], array.type))
-    is_missing = np.asarray(absent.to_numpy(zero_copy_only=False))
+    is_missing = numbers.as_numpy(absent)
     offsets, texts = numbers.text_buffers(array)
     offsets = np.ascontiguousarray(offsets, np.int64)
     times, wrong = c_columns.times_of_texts(texts, offsets, time.format, time.seconds_ahead)
@@ -115,12 +114,12 @@ def _of_arrow(array: pa.Array, time: Time, column: str, where: Where) -> Times:
 
 def _microseconds(
     array: pa.Array,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+) -> tuple[Int64s, Bools, Bools]:
     """Timestamps or dates [n] as microseconds since 1970, and which are missing or out of range."""
-    missing = np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    missing = numbers.is_null(array)
     if pt.is_date(array.type):
         array = array.cast(pa.timestamp("s" if pt.is_date32(array.type) else "ms"))
-    ticks = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+    ticks = numbers.as_numpy(array.cast(pa.int64()).fill_null(0))
     per_second = TICKS[array.type.unit]
     wrong = (ticks < LEAST * per_second) | (ticks >= min(AFTER * per_second, 2**63 - 1))
     ticks = np.where(wrong, 0, ticks)

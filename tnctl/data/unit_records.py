@@ -5,6 +5,7 @@ a range of generated rows. Nothing here reads data.
 """
 
 import bisect
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tnctl.documents import Count, Sha256, Text
+from tnctl.masking import bare
 
 MOST_WORKERS = 1 << 16
 MOST_UNITS = 1 << 22
@@ -77,13 +79,26 @@ class UnitsRecord:
     count: Annotated[int, Field(ge=1, le=MOST_UNITS)]
     """the units of the pass"""
     sha256: Sha256
-    """of the list of units: tnctl.data.units.checksum"""
+    """of the list of units: `checksum`"""
     skipped: Count = 0
     """rows of the units that are done that could not be read"""
     done: tuple[tuple[UnitIndex, UnitIndex], ...] = ()
     """ranges [first, last] of units, ascending"""
     open: tuple[tuple[UnitIndex, Place, Place], ...] = ()
     """(unit, window, offset) of each unit that was begun, ascending"""
+
+
+def checksum(units: Sequence[Unit]) -> str:
+    """The SHA-256 of a list of units, in hexadecimal digits; secrets of URLs do not count."""
+    digest = hashlib.sha256()
+    for unit in units:
+        digest.update(f"{bare(unit.file or '')}\t{unit.first}\t{unit.end}\n".encode())
+    return digest.hexdigest()
+
+
+def record_of(units: Sequence[Unit], workers: int) -> UnitsRecord:
+    """The record of a pass that begins."""
+    return UnitsRecord(workers=workers, count=len(units), sha256=checksum(units))
 
 
 class UnitsProgress:

@@ -7,9 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from tnctl.data import numbers
+from tnctl.data import Bools, Int64s, Uint32s, Uint64s, numbers
 from tnctl.data.bad_rows import Skipped, chosen, refuse_large_window
 from tnctl.data.batches import Batch, joined, taken
 from tnctl.data.column_names import label_keys
@@ -134,7 +133,7 @@ def _tables(
     """
     first = unit.index << ROW_BITS
     for piece in source.pieces(columns, unit):
-        skipped.add(piece.skipped, piece.reason, piece.first)
+        skipped.take(piece.bad)
         table, where = piece.table, piece.where
         if source.drops_negatives:
             if source.data.bad_rows:
@@ -146,7 +145,7 @@ def _tables(
         yield table, where
 
 
-def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> NDArray[np.int64]:
+def _sampled(conf: Conf, table: pa.Table, where: Where, first: int) -> Int64s:
     """The rows with a label above 0, and the share data.negatives of the others.
 
     `first` is the number of the table's first row.
@@ -171,7 +170,7 @@ def count_kept(conf: Conf, most: int) -> tuple[int, int]:
     [label] = conf.data.all_labels.values()
     skipped = Skipped("train", conf.data.bad_rows)
 
-    def read(table: pa.Table, where: Where) -> NDArray[np.int64]:
+    def read(table: pa.Table, where: Where) -> Int64s:
         return _sampled(conf, table, where, 0)
 
     kept = rows = 0
@@ -183,15 +182,13 @@ def count_kept(conf: Conf, most: int) -> tuple[int, int]:
     return kept, rows
 
 
-def kept_negatives(seed: int, share: float, rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def kept_negatives(seed: int, share: float, rows: Uint64s) -> Bools:
     """Which rows (uint64 [n], numbers in the split) are kept when their label is 0: bool [n]."""
     start = c_columns.mix64(np.array([seed ^ NEGATIVES], np.uint64))
     return c_columns.mix64(start ^ rows) < share * 2.0**64
 
 
-def order(
-    seed: int, passes: int, number: int, rows: int, shuffle: bool, unit: int = 0
-) -> NDArray[np.uint32]:
+def order(seed: int, passes: int, number: int, rows: int, shuffle: bool, unit: int = 0) -> Uint32s:
     """The order in which a window's rows are trained: uint32 [rows].
 
     Without `shuffle` as they are; else a function of the seed, the passes over the data before
@@ -219,7 +216,7 @@ class UnitWindow(NamedTuple):
     """at the end of the unit, the rows of it that could not be read; None before"""
 
 
-Ordering = Callable[[UnitWindow, int], NDArray[np.uint32]]  # the order of a window of n rows
+Ordering = Callable[[UnitWindow, int], Uint32s]  # the order of a window of n rows
 
 
 def unit_windows(
@@ -298,7 +295,7 @@ def training_batches(
     one after the other. `skipped` counts the rows that cannot be read.
     """
 
-    def shuffled(window: UnitWindow, rows: int) -> NDArray[np.uint32]:
+    def shuffled(window: UnitWindow, rows: int) -> Uint32s:
         return order(conf.seed, passes, window.number, rows, conf.data.shuffle, window.unit)
 
     source = Source(conf, "train")

@@ -12,10 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import RawRow
+from tnctl.data.arrow_tables import as_table
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.raw_rows import as_table
 from tnctl.data.slot_encoder import Cells
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES

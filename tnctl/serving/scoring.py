@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from tnctl import documents, files, outputs, schema
 from tnctl.checkpoint.golden_lines import RawRow
-from tnctl.data import partitions
 from tnctl.data.bad_rows import Skipped, chosen
 from tnctl.data.file_pieces import EmptyFileError, Piece, row_numbers, shifted
-from tnctl.data.formats.readers import reader_of
+from tnctl.data.formats import reader_of
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing
@@ -104,7 +103,7 @@ def score(
             writing(stream, to, to_kind) as write,
         ):
             for piece in ahead:
-                skipped.note(piece.skipped, piece.reason, piece.first)
+                skipped.join(piece.bad)
                 for start in range(0, piece.table.num_rows, scorer.batch_rows):
                     table = piece.table.slice(start, scorer.batch_rows)
                     where = shifted(piece.where, start)
@@ -148,7 +147,7 @@ def pieces(scorer: Scorer, url: str, conf: schema.Conf) -> Iterator[Piece]:
     """The rows of a file in order, with the columns that the graph needs."""
     try:
         reader = reader_of(conf, conf.data.skip_rows)
-        yield from partitions.pieces(reader, url, scorer.raw.columns)
+        yield from reader.pieces(url, scorer.raw.columns)
     except EmptyFileError:
         return  # no rows have no scores
 

@@ -10,10 +10,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tnctl import files, limits
+from tnctl.data.column_names import paths_of
 from tnctl.data.formats import jsonl_files, text_lines
 from tnctl.data.formats.arrow_files import ArrowReader, OrcReader, ParquetReader
-from tnctl.data.formats.libsvm_files import FEATURES, LABEL, VALUES
 from tnctl.data.formats.tfrecord_files import RecordReader
+from tnctl.data.formats.word_files import FEATURES, LABEL, VALUES
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.saved_conf import INTERPOLATION, MISSING
 from tnctl.starting.conf_text import Settings
@@ -65,9 +66,9 @@ def form_of(url: str) -> FileForm:
 def _recognised(url: str) -> FileForm:
     head, is_whole = _head(url)
     if head.startswith(b"PAR1"):
-        return _of_columns(url, "parquet", ParquetReader(check_utf8=False, bad_rows=0))
+        return _of_columns(url, "parquet", ParquetReader)
     if head.startswith(b"ORC") and re.search(rb"[\x00-\x08]", head):
-        return _of_columns(url, "orc", OrcReader(check_utf8=False, bad_rows=0))
+        return _of_columns(url, "orc", OrcReader)
     framed = tfrecords(head, 1)
     if len(framed.starts) and framed.whole[0]:
         return _records(url)
@@ -137,9 +138,9 @@ def _of_lines(url: str, lines: list[str]) -> FileForm:
     return delimited(url, lines)
 
 
-def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
+def _of_columns(url: str, format: str, reader: type[ArrowReader]) -> FileForm:
     form = FileForm(format, "by the first bytes")
-    for name, count in Counter(reader.paths(url)).items():
+    for name, count in Counter(paths_of(reader.schema_of(url))).items():
         if count > 1:
             form.left_out[name] = "two columns have this name"
         else:
@@ -148,7 +149,7 @@ def _of_columns(url: str, format: str, reader: ArrowReader) -> FileForm:
 
 
 def _records(url: str) -> FileForm:
-    columns = RecordReader(check_utf8=False, bad_rows=0).columns(url) or []
+    columns = RecordReader.stored_columns(url)
     if not columns:
         raise Failure(f"{url} is TFRecord, and its records are no tf.Example. Write tf.Example")
     shown = "by the first record; its rows are tf.Example"

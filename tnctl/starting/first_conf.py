@@ -10,7 +10,7 @@ import numpy as np
 
 from tnctl import limits
 from tnctl.data.batch_sizes import by_rows
-from tnctl.data.partitions import partitions_of
+from tnctl.data.file_pieces import partitions_of
 from tnctl.data.sources import DAY
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.masking import masked

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from tnctl import files, schema
 from tnctl.data.days import conf_of_day, daily, days_of, fixed_folder, in_words, none_there
-from tnctl.data.partitions import partitions_of
+from tnctl.data.file_pieces import partitions_of
 from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import DAY, Source
 from tnctl.errors import Failure, quoted, refuse_if

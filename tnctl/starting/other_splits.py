@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tnctl.data.partitions import partitions_of
+from tnctl.data.file_pieces import partitions_of
 from tnctl.data.read_ahead import in_order
 from tnctl.errors import Failure
 from tnctl.masking import masked

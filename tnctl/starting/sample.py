@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import schema
-from tnctl.data import partitions
 from tnctl.data.file_pieces import FileReader
-from tnctl.data.formats.readers import reader_of
+from tnctl.data.formats import reader_of
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, refuse_if
 from tnctl.progress import say
@@ -111,11 +110,11 @@ class _FileRows:
 
 def _rows_of(reader: FileReader, url: str, columns: Sequence[str], rows: int) -> _FileRows:
     read = _FileRows([], 0, "", True)
-    pieces = partitions.pieces(reader, url, list(columns))
+    pieces = reader.pieces(url, list(columns))
     for piece in pieces:
         room = rows - read.rows
-        read.skipped += piece.skipped
-        read.reason = read.reason or piece.reason
+        read.skipped += piece.bad.rows
+        read.reason = read.reason or piece.bad.first
         if piece.table.num_rows:
             read.tables.append(piece.table.slice(0, room))
         if room <= piece.table.num_rows or sum(table.nbytes for table in read.tables) > BYTES:

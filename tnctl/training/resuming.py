@@ -20,7 +20,6 @@ from tnctl.checkpoint.listing import Stored
 from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import calendar, conf_of_day
 from tnctl.data.sources import Source
-from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.file_urls import is_plain
 from tnctl.manifest import DamagedError
@@ -134,7 +133,7 @@ def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
             f"them in the earlier order, or {WAY_ON}"
         )
     if position.units is not None:
-        units_again(source_now, position.units, WAY_ON)
+        source_now.units_again(position.units, WAY_ON)
 
 
 def _in_words(fingerprint: Fingerprint | None) -> str:

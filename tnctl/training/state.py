@@ -23,7 +23,6 @@ from tnctl.checkpoint.document import (
     evaluation_at,
 )
 from tnctl.checkpoint.golden_lines import GoldenLine
-from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.sources import Source
@@ -35,6 +34,7 @@ from tnctl.data.unit_records import (
     UnitsProgress,
     UnitsRecord,
     dealt,
+    record_of,
     remaining,
 )
 from tnctl.manifest import DamagedError
@@ -283,11 +283,11 @@ class PassPosition:
         record: UnitsRecord | None = start.units
         cut: list[Unit] | None = None
         if record is not None:
-            cut = units.units_again(Source(conf, "train"), record, FROM_SCRATCH)
+            cut = Source(conf, "train").units_again(record, FROM_SCRATCH)
             skipped.add(record.skipped, "it was before training was resumed")
         elif workers > 1 and not start.window and not start.offset:
-            cut = units.units_of(Source(conf, "train"), workers)
-            record = units.record_of(cut, workers)
+            cut = Source(conf, "train").units(workers)
+            record = record_of(cut, workers)
         if cut is not None and record is not None:
             self._units = UnitsProgress(record)
             self.remainders = remaining(cut, record)

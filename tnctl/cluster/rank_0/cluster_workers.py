@@ -22,7 +22,6 @@ from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
 from tnctl.cluster.rank_0.scoring_together import score_together, send_units
 from tnctl.cluster.transport.frames import Body
 from tnctl.cluster.workers.async_share import new_share
-from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source
 from tnctl.data.unit_records import Progress, Remainder
@@ -179,7 +178,7 @@ class ClusterWorkers(Workers):
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
-        warning = units.too_few(Source(conf, "train"), of_pass.remainders, self._node.workers)
+        warning = Source(conf, "train").too_few(self._node.workers, of_pass.remainders)
         if warning is not None and warning != self._warning:
             say(f"warning: {warning}")
             self._warning = warning

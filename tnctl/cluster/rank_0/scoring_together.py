@@ -10,7 +10,6 @@ from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport.frames import Body
 from tnctl.cluster.workers.share import Share
-from tnctl.data import units
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import Remainder, Unit
@@ -128,7 +127,7 @@ def send_units(node: Node, others: Sequence[Sequence[Remainder]]) -> None:
 
 def _dealt_units(node: Node, conf: Conf, split: str) -> list[list[Unit]]:
     """The units of a split by worker; each of the others has been sent its own."""
-    all_units = units.units_of(Source(conf, split), node.workers)
+    all_units = Source(conf, split).units(node.workers)
     dealt = [all_units[rank :: node.workers] for rank in range(node.workers)]
     send_units(node, [list(map(Remainder, of_worker)) for of_worker in dealt[1:]])
     return dealt

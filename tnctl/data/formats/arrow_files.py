@@ -6,9 +6,8 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,15 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from tnctl import files, limits
-from tnctl.data.file_pieces import BadRows, EmptyFileError, FileReader, GroupedReader, Piece, Where
-from tnctl.data.nested_columns import columns_of, paths_of, require_paths, selected, stored_columns
+from tnctl.data.column_names import columns_of, require_paths, selected, stored_columns
+from tnctl.data.file_pieces import (
+    EmptyFileError,
+    FileFaults,
+    FileReader,
+    GroupedReader,
+    Tables,
+    Where,
+)
 from tnctl.errors import Failure, refuse_if
 
 BATCH_ROWS = 65_536
@@ -27,51 +33,54 @@ BATCH_BYTES = 64 << 20  # of a batch on average; of longer rows a batch has fewe
 REWRITE = "Write it again, or set data.format to what it is"
 
 
-@dataclass(frozen=True)
 class ArrowReader(FileReader):
     """Reads files of Arrow record batches, with columns in the types of the file."""
 
-    check_utf8: bool
-    bad_rows: int
+    has_footer = True
     format: ClassVar[str]
 
+    @staticmethod
     @abstractmethod
-    def schema(self, stream: BinaryIO) -> pa.Schema:
+    def schema(stream: BinaryIO) -> pa.Schema:
         """The columns of a file, by a seekable stream that is not empty."""
 
-    def pieces_of_batches(
-        self, url: str, needed: list[str], batches: Iterable[pa.RecordBatch], row: int = 1
-    ) -> Iterator[Piece]:
+    def tables_of_batches(
+        self,
+        url: str,
+        needed: list[str],
+        faults: FileFaults,
+        batches: Iterable[pa.RecordBatch],
+        row: int = 1,
+    ) -> Tables:
         """The rows of batches that follow each other in a file, the first with the number `row`."""
-        bad = BadRows(self.bad_rows)
         for batch in batches:
             table = selected(batch, needed)
             numbers = np.arange(row, row + batch.num_rows)
             row += batch.num_rows
-            if self.check_utf8:
-                good = _utf8_rows(url, numbers, batch, bad)
+            if self.data.check_utf8:
+                good = _utf8_rows(url, numbers, batch, faults)
                 if not good.all():
                     table, numbers = table.filter(pa.array(good)), numbers[good]
             for part in _parts(table):
-                yield bad.piece(table[part], _where(url, numbers[part]))
+                yield table[part], _where(url, numbers[part])
 
-    def columns(self, url: str) -> list[str]:
-        with self.opened(url) as stream:
-            return list(self.schema(stream).names)
+    def stored_columns(self, url: str) -> list[str]:
+        return list(self.schema_of(url).names)
 
-    def require(self, url: str, needed: list[str]) -> None:
-        with self.opened(url) as stream:
-            require_paths(url, needed, self.schema(stream))
+    def require_stored(self, url: str, needed: list[str]) -> None:
+        require_paths(url, needed, self.schema_of(url))
 
-    def paths(self, url: str) -> list[str]:
-        """The names of a file's columns, and instead of structs the paths of what is in them."""
-        with self.opened(url) as stream:
-            return paths_of(self.schema(stream))
+    @classmethod
+    def schema_of(cls, url: str) -> pa.Schema:
+        """The columns of a file."""
+        with cls.opened(url) as stream:
+            return cls.schema(stream)
 
+    @classmethod
     @contextmanager
-    def opened(self, url: str) -> Iterator[BinaryIO]:
+    def opened(cls, url: str) -> Iterator[BinaryIO]:
         """A file as `seekable` opens it, Arrow's errors `translated`."""
-        with seekable(url) as stream, translated(url, self.format):
+        with seekable(url) as stream, translated(url, cls.format):
             yield stream
 
 
@@ -123,7 +132,9 @@ def _where(url: str, numbers: np.ndarray) -> Where:
     return lambda row: (url, int(numbers[row]))
 
 
-def _utf8_rows(url: str, numbers: np.ndarray, batch: pa.RecordBatch, bad: BadRows) -> np.ndarray:
+def _utf8_rows(
+    url: str, numbers: np.ndarray, batch: pa.RecordBatch, faults: FileFaults
+) -> np.ndarray:
     """Which rows are UTF-8 in the columns that the file declares as text."""
     good = np.ones(batch.num_rows, bool)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -134,9 +145,11 @@ def _utf8_rows(url: str, numbers: np.ndarray, batch: pa.RecordBatch, bad: BadRow
             good[wrong] = False
             if not wrong:
                 raise
-            bad.add(
-                f"{url}, row {numbers[wrong[0]]}, column '{name}': not UTF-8. Write it as UTF-8 or "
-                "binary, or set data.check_utf8=false to hash its bytes",
+            faults.add(
+                (url, int(numbers[wrong[0]])),
+                "not UTF-8. Write it as UTF-8 or binary, or set data.check_utf8=false to hash its "
+                "bytes",
+                name,
                 len(wrong),
             )
     return good
@@ -157,22 +170,22 @@ CHUNK_BYTES = 64 << 20  # a column of a row group that is longer is read in part
 PART_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
 class ParquetReader(GroupedReader, ArrowReader):
     """Reads Parquet, with columns in the types of the file."""
 
     format: ClassVar[str] = "Parquet"
 
-    def schema(self, stream: BinaryIO) -> pa.Schema:
+    @staticmethod
+    def schema(stream: BinaryIO) -> pa.Schema:
         return pq.ParquetFile(stream).schema_arrow
 
-    def group_rows(self, url: str) -> list[int]:
+    def counts(self, url: str) -> list[int]:
         with self.opened(url) as stream:
             return rows_of_groups(pq.ParquetFile(stream).metadata)
 
-    def pieces_of_groups(
-        self, url: str, needed: list[str], first: int, end: int | None
-    ) -> Iterator[Piece]:
+    def tables_of_groups(
+        self, url: str, needed: list[str], faults: FileFaults, first: int, end: int | None
+    ) -> Tables:
         with self.opened(url) as stream:
             # Arrow would keep all that it reads ahead until the end of the file.
             file = pq.ParquetFile(stream, pre_buffer=False)
@@ -192,11 +205,11 @@ class ParquetReader(GroupedReader, ArrowReader):
                 file.iter_batches(batch_rows, row_groups=together, columns=columns)
                 for together in ([[group] for group in groups] if apart else [groups])
             )
-            yield from self.pieces_of_batches(url, needed, batches, row)
+            yield from self.tables_of_batches(url, needed, faults, batches, row)
 
 
 def _has_dictionary_within(kind: pa.DataType) -> bool:
-    within = [kind.field(number).type for number in range(kind.num_fields)]
+    within = [kind.field(index).type for index in range(kind.num_fields)]
     return any(pt.is_dictionary(part) or _has_dictionary_within(part) for part in within)
 
 
@@ -236,10 +249,10 @@ def largest_batch(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) ->
         if f"{schema.column(leaf).path}.".startswith(prefixes)
     ]
     batch_rows, longest = BATCH_ROWS, 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
         if group.num_columns != len(schema.names):
-            raise ValueError(f"row group {number + 1} has {group.num_columns} columns")
+            raise ValueError(f"row group {index + 1} has {group.num_columns} columns")
         columns = [group.column(leaf) for leaf in leaves]
         values = sum(
             column.num_values
@@ -248,7 +261,7 @@ def largest_batch(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) ->
         )
         if values > limits.GROUP_VALUES:
             raise Failure(
-                f"{url}, row group {number + 1}: {values:,} values in lists, and a row group has "
+                f"{url}, row group {index + 1}: {values:,} values in lists, and a row group has "
                 f"at most {limits.GROUP_VALUES:,}. Write smaller row groups"
             )
         size = sum(column.total_uncompressed_size for column in columns)
@@ -259,7 +272,6 @@ def largest_batch(url: str, metadata: pq.FileMetaData, needed: Sequence[str]) ->
     return batch_rows, longest
 
 
-@dataclass(frozen=True)
 class OrcReader(ArrowReader):
     """Reads ORC, with columns in the types of the file.
 
@@ -269,30 +281,26 @@ class OrcReader(ArrowReader):
 
     format: ClassVar[str] = "ORC"
 
-    def schema(self, stream: BinaryIO) -> pa.Schema:
+    @staticmethod
+    def schema(stream: BinaryIO) -> pa.Schema:
         return pa.orc.ORCFile(stream).schema
 
     def counts(self, url: str) -> list[int]:
         with self.opened(url) as stream:
             return [pa.orc.ORCFile(stream).nrows]
 
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+    def tables(self, url: str, needed: list[str], faults: FileFaults) -> Tables:
         """As in FileReader. Raises `Failure` too where stripes have too many values on average."""
         with self.opened(url) as stream:
             file = pa.orc.ORCFile(stream)
             require_paths(url, needed, file.schema)
             columns = stored_columns(needed, file.schema)
-            refuse_large_stripes(url, file, len(columns))
+            values = file.nrows * len(columns) // max(file.nstripes, 1)
+            refuse_if(
+                values > limits.GROUP_VALUES,
+                f"{url}: {values:,} values in a stripe ({len(columns)} columns), and a stripe has "
+                f"at most {limits.GROUP_VALUES:,}. Write smaller stripes",
+                Failure,
+            )
             batches = (file.read_stripe(at, columns=columns) for at in range(file.nstripes))
-            yield from self.pieces_of_batches(url, needed, batches)
-
-
-def refuse_large_stripes(url: str, file: Any, columns: int) -> None:
-    """Raise `Failure` where `columns` columns of a file have too many values in a stripe."""
-    values = file.nrows * columns // max(file.nstripes, 1)
-    refuse_if(
-        values > limits.GROUP_VALUES,
-        f"{url}: {values:,} values in a stripe ({columns} columns), and a stripe has at most "
-        f"{limits.GROUP_VALUES:,}. Write smaller stripes",
-        Failure,
-    )
+            yield from self.tables_of_batches(url, needed, faults, batches)

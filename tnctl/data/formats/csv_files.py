@@ -6,9 +6,8 @@ columns by C, several at a time, and are returned in the order of the file.
 
 import contextlib
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -18,60 +17,66 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tnctl import limits
-from tnctl.data.file_pieces import Line, Piece, TextReader, Where, require
+from tnctl.data.column_names import text_columns, ways_of_labels
+from tnctl.data.file_pieces import (
+    FileFaults,
+    Line,
+    Tables,
+    TextReader,
+    Where,
+    require,
+    require_named,
+)
 from tnctl.data.formats.text_lines import blocks, is_utf8, numbers_of
-from tnctl.data.numbers import MEND
+from tnctl.data.numbers import MEND, as_numpy
 from tnctl.data.read_ahead import in_order
-from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
+from tnctl.errors import Failure, quoted, refuse_if
+from tnctl.schema import Conf
 from tnctl.tables import text
 
 DELIMITERS = ",;\t|"  # that a header is tried with
 Blocks = Iterator[tuple[int, memoryview]]  # whole lines, with the number of the first, from 1
 
 
-@dataclass(frozen=True)
 class CsvReader(TextReader):
     """Reads CSV, and TSV where the delimiter is a tab.
 
-    Columns of `of_text` become string (binary when check_utf8 is false), others float64 with
-    nulls. Rows that cannot be read are left out and counted when bad_rows allows any.
+    Columns whose text matters become string (binary when check_utf8 is false), others float64 with
+    nulls.
     """
 
-    delimiter: str
-    names: tuple[str, ...] | None  # of the columns; None: they are in a header
-    strip: bool
-    missing: tuple[str, ...]
-    of_text: frozenset[str]
-    check_utf8: bool
-    bad_rows: int
-    skip_rows: int  # lines at the start of a file
-    # Columns of numbers, and the way out of a text in them where it is not the usual one.
-    ways: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, conf: Conf, skip_rows: int = 0) -> None:
+        super().__init__(conf, skip_rows)
+        data = self.data
         refuse_if(
-            not self.delimiter.isascii(),
-            f"data.delimiter must be an ASCII character. Received: {self.delimiter!r}",
+            not data.delimiter.isascii(),
+            f"data.delimiter must be an ASCII character. Received: {data.delimiter!r}",
         )
+        self.names = None if data.header else data.columns or []  # None: they are in a header
+        self.lines_before += data.header
+        self.of_text = text_columns(conf)
+        # Columns of numbers, and the way out of a text in them where it is not the usual one.
+        self.ways = ways_of_labels(data)
 
     @property
     def quote(self) -> bytes | None:
         """The quoting character; none for tabs, since logs in TSV have stray quotes."""
-        return None if self.delimiter == "\t" else b'"'
+        return None if self.data.delimiter == "\t" else b'"'
 
-    @property
-    def lines_before(self) -> int:
-        return self.skip_rows + (self.names is None)
-
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
+    def tables(self, url: str, needed: list[str], faults: FileFaults) -> Tables:
         with closing(blocks(url, self.skip_rows)) as parts:
             names, rows = self._names_and_rows(url, parts, needed)
             if not names:
                 return
             layout = _FileLayout(self, url, names, needed)
-            yield from in_order(_parse, (_Block(layout, line, block) for line, block in rows))
+            parsed = in_order(_parse, (_Block(layout, line, block) for line, block in rows))
+            with closing(parsed):
+                for table, where, skipped, first in parsed:
+                    if first is not None:
+                        faults.add(*first, skipped)
+                    yield table, where
 
-    def require(self, url: str, needed: list[str]) -> None:
+    def require_stored(self, url: str, needed: list[str]) -> None:
         with closing(blocks(url, self.skip_rows)) as parts:
             self._names_and_rows(url, parts, needed)
 
@@ -82,40 +87,39 @@ class CsvReader(TextReader):
         if self.names is None:
             header, rows = _split_header(parts)
             return self._names(url, header, needed) if header else [], rows
-        for name in needed:
-            if name not in self.names:
-                raise UserError(f"data.columns has no '{name}'. {did_you_mean(name, self.names)}")
-        return list(self.names), parts
+        require_named(needed, self.names)
+        return self.names, parts
 
-    def columns(self, url: str) -> list[str] | None:
+    def stored_columns(self, url: str) -> list[str] | None:
         if self.names is not None:
-            return list(self.names)
+            return self.names
         with closing(blocks(url, self.skip_rows)) as parts:
             return self._names(url, _split_header(parts)[0], [])
 
     def _names(self, url: str, header: bytes, needed: list[str]) -> list[str]:
         """The names in a header, which must have those needed."""
-        if header.count(self.delimiter.encode()) >= limits.ROW_VALUES:
+        if header.count(self.data.delimiter.encode()) >= limits.ROW_VALUES:
             raise Failure(
                 f"{url}: the header has over {limits.ROW_VALUES:,} columns, the most that a file "
                 "may have. Set data.delimiter and data.format to what the file is"
             )
         try:
             line = header.decode()
-            names = _split(line, self.delimiter, self.quote)
+            names = _split(line, self.data.delimiter, self.quote)
         except (ValueError, csv.Error) as error:
             raise Failure(
                 f"{url}: the header is not UTF-8 CSV. Write it again, or set data.header=false and "
                 "data.columns"
             ) from error
-        names = [name.strip() for name in names] if self.strip else names
-        if header.lstrip().startswith(b"{") and not set(needed) <= set(names):
+        names = [name.strip() for name in names] if self.data.strip else names
+        absent = [name for name in needed if name not in names]
+        if absent and header.lstrip().startswith(b"{"):
             raise Failure(
                 f"{url} looks like JSON lines. Set data.format=jsonl; to score, format=jsonl"
             )
         if delimiter := _other_delimiter(line, names, needed):
             raise Failure(
-                f"{url} has no column {quoted(_first_absent(needed, names))}: its header has "
+                f"{url} has no column {quoted(absent[0])}: its header has "
                 f'{quoted(delimiter)} between the names. Give "data.delimiter={quoted(delimiter)}"'
             )
         require(url, needed, names)
@@ -141,10 +145,6 @@ def _other_delimiter(line: str, names: Sequence[str], needed: Sequence[str]) -> 
     return best
 
 
-def _first_absent(needed: Sequence[str], names: Sequence[str]) -> str:
-    return next(name for name in needed if name not in names)
-
-
 def _split_header(parts: Blocks) -> tuple[bytes, Blocks]:
     """The first line that is not empty (b"": there is none), and the lines after it."""
     for line, block in parts:
@@ -166,11 +166,12 @@ class _FileLayout:
         places = {name: place_of[name] for name in needed}
         self.texts = {name: at for name, at in places.items() if name in reader.of_text}
         self.numbers = {name: at for name, at in places.items() if name not in reader.of_text}
-        self.kind = pa.string() if reader.check_utf8 else pa.binary()
-        missing = [value.encode() for value in reader.missing]
-        self.missing = [value.strip() for value in missing] if reader.strip else missing
-        delimiter = reader.delimiter.encode()
-        self.format = text.Format(len(names), delimiter, reader.quote, reader.strip, self.missing)
+        data = reader.data
+        self.kind = pa.string() if data.check_utf8 else pa.binary()
+        missing = [value.encode() for value in data.missing]
+        self.missing = [value.strip() for value in missing] if data.strip else missing
+        delimiter = data.delimiter.encode()
+        self.format = text.Format(len(names), delimiter, reader.quote, data.strip, self.missing)
 
 
 class _Block(NamedTuple):
@@ -195,29 +196,32 @@ class _Block(NamedTuple):
         return lambda row: Line(self.layout.url, int(lines()[row]))
 
 
-def _parse(block: _Block) -> Piece:
-    layout, reader = block.layout, block.layout.reader
+Fault = tuple[Line, str, str | None]  # where a row is, what is wrong with it, and in which column
+
+
+def _parse(block: _Block) -> tuple[pa.Table, Where, int, Fault | None]:
+    """The rows of a block that can be read; how many cannot, and the fault of the first."""
+    layout = block.layout
     lines = text.Lines(block.text, layout.format)
     texts, numbers, not_utf8, hard = lines.read(
-        list(layout.texts.values()), list(layout.numbers.values()), None, reader.check_utf8
+        list(layout.texts.values()),
+        list(layout.numbers.values()),
+        None,
+        layout.reader.data.check_utf8,
     )
     bad = not_utf8
     if hard.any():
         bad = bad | _hard_numbers(layout, lines, numbers, hard)
     starts = lines.starts()
     skipped = lines.bad + int(bad.sum())
-    reason, first = "", None
-    if skipped:
-        reason, first = _first_bad(block, lines, starts, bad)
-        if not reader.bad_rows:
-            raise Failure(reason)
+    first = _first_bad(block, lines, starts, bad) if skipped else None
     arrays = [_text_array(column, layout.kind) for column in texts]
     arrays += [_number_array(column) for column in numbers]
     columns = dict(zip([*layout.texts, *layout.numbers], arrays, strict=True))
     table = pa.table({name: columns[name] for name in layout.needed})
     if bad.any():
         table, starts = table.filter(pa.array(~bad)), starts[~bad]
-    return Piece(table, block.places(starts), skipped, reason, first)
+    return table, block.places(starts), skipped, first
 
 
 def _text_array(column: text.Texts, kind: pa.DataType) -> pa.Array:
@@ -244,7 +248,7 @@ def _hard_numbers(
         missing = pc.is_in(array, value_set=pa.array(layout.missing, pa.binary()))
         values, wrong = _numbers_of(pc.if_else(missing, None, array))
         bad[rows] |= wrong
-        present = values.is_valid().to_numpy(zero_copy_only=False)
+        present = as_numpy(values.is_valid())
         number.values[rows[present]] = values.drop_null().to_numpy()
         valid = np.unpackbits(number.valid, count=len(hard), bitorder="little")
         valid[rows] = present
@@ -258,15 +262,11 @@ def _numbers_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return numbers_of(pc.ascii_trim(array.view(pa.string()), " \t"))
 
 
-def _first_bad(
-    block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.ndarray
-) -> tuple[str, Line]:
-    """What is wrong with the first line that cannot be read, and where it is; there must be one."""
+def _first_bad(block: _Block, lines: text.Lines, starts: np.ndarray, bad: np.ndarray) -> Fault:
+    """The fault of the first line that cannot be read; there must be one."""
     rows = np.flatnonzero(bad)
     if len(rows) and not (lines.bad and lines.first_bad < starts[rows[0]]):
-        place = block.place(int(starts[rows[0]]))
-        return _bad_value(block, lines, place, int(rows[0])), place
-    url, number = place = block.place(lines.first_bad)
+        return (block.place(int(starts[rows[0]])), *_bad_value(block, lines, int(rows[0])))
     faults = {
         text.OPEN_QUOTE: "a quoted value does not end on its line. Double the quotes inside of "
         "values and write one line per row",
@@ -275,30 +275,30 @@ def _first_bad(
         "Mend or remove the line; data.delimiter, data.header and data.skip_rows say how it is "
         "read",
     }
-    return f"{url}, line {number}: {faults[lines.first_fault]}", place
+    return block.place(lines.first_bad), faults[lines.first_fault], None
 
 
-def _bad_value(block: _Block, lines: text.Lines, line: Line, row: int) -> str:
-    """What is wrong with the first bad value of a row; there must be one."""
+def _bad_value(block: _Block, lines: text.Lines, row: int) -> tuple[str, str | None]:
+    """What is wrong with the first bad value of a row, and its column; there must be one."""
     layout = block.layout
     places = [(layout.texts | layout.numbers)[name] for name in layout.needed]
     columns, _, _, _ = lines.read(places, [], np.array([row], np.uint32), False)
     values = [column.data[: column.offsets[1]].tobytes() for column in columns]
     if values == [name.encode() for name in layout.needed]:
-        return f"{line.url}, line {line.number}: {_way_of_header(layout.reader)}"
+        return _way_of_header(layout.reader), None
     for name, value in zip(layout.needed, values, strict=True):
-        place = f"{line.url}, line {line.number}, column '{name}'"
-        if (layout.reader.check_utf8 or name in layout.numbers) and not is_utf8(value):
+        if (layout.reader.data.check_utf8 or name in layout.numbers) and not is_utf8(value):
             return (
-                f"{place}: {quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
-                "data.check_utf8=false to hash its bytes"
+                f"{quoted(value)} is not UTF-8. Write the file as UTF-8, or set "
+                "data.check_utf8=false to hash its bytes",
+                name,
             )
         if name in layout.numbers and value not in layout.missing:
             _, wrong = _numbers_of(pa.array([value], pa.binary()))
             if wrong.any():
                 way = layout.reader.ways.get(name, MEND)
-                return f"{place}: {quoted(value.decode())} is not a number. {way}"
-    raise AssertionError(f"line {line.number} of {line.url} is not bad")
+                return f"{quoted(value.decode())} is not a number. {way}", name
+    raise AssertionError(f"row {row} is not bad")
 
 
 def _way_of_header(reader: CsvReader) -> str:

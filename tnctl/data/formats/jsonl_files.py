@@ -15,21 +15,18 @@ that has dots itself is meant before any path.
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
 from tnctl import limits
 from tnctl.data.bad_rows import BadRowsError
-from tnctl.data.column_names import id_columns, separators
-from tnctl.data.file_pieces import BadRows, Line, Piece, TextReader, report_absent
+from tnctl.data.column_names import DEEPEST, DOT, id_columns, separators
+from tnctl.data.file_pieces import FileFaults, Line, Tables, TextReader, at_lines, report_absent
 from tnctl.data.formats import text_lines
-from tnctl.data.nested_columns import DEEPEST, DOT
 from tnctl.data.numbers import row_values
 from tnctl.errors import quoted
 from tnctl.schema import Conf, Data
@@ -172,23 +169,20 @@ Cutter = Callable[[str | bytes], list[Any] | None]
 Rows = list[tuple[int, bytes]]  # numbers of lines, and their text
 
 
-@dataclass(frozen=True)
 class JsonReader(TextReader):
     """Reads JSON lines; a missing key is null."""
 
-    of_ids: set[str]  # columns of ids
-    cuts: Mapping[str, Cutter]  # what splits the texts of a column
-    bad_rows: int
-    skip_rows: int  # lines at the start of a file
+    def __init__(self, conf: Conf, skip_rows: int = 0) -> None:
+        super().__init__(conf, skip_rows)
+        self.of_ids, self.cuts = id_columns(conf), cutters(conf)
 
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
-        bad = BadRows(self.bad_rows)
+    def tables(self, url: str, needed: list[str], faults: FileFaults) -> Tables:
         lookups = {name: lookup(name) for name in needed}
         for line, view in text_lines.blocks(url, self.skip_rows):
             block = bytes(view)
             texts = enumerate(block.split(b"\n"), line)
             rows = [(number, text) for number, text in texts if text and not text.isspace()]
-            kept = _without_long(url, rows, bad)
+            kept = _without_long(url, rows, faults)
             if not kept:
                 continue
             heads = (parsed(text) for _, text in kept[:SAMPLE])
@@ -202,12 +196,11 @@ class JsonReader(TextReader):
             if len(kept) == len(rows) and all(text.lstrip().startswith(b"{") for _, text in kept):
                 table = _by_arrow(block, len(kept), sample, lookups, self.of_ids)
             if table is None:
-                table, kept = self._one_by_one(url, kept, lookups, bad)
-            numbers = np.array([number for number, _ in kept], np.int64)
-            yield bad.piece(table, partial(_place, url, numbers))
+                table, kept = self._one_by_one(url, kept, lookups, faults)
+            yield table, at_lines(url, [number for number, _ in kept])
 
     def _one_by_one(
-        self, url: str, rows: Rows, lookups: Mapping[str, Lookup], bad: BadRows
+        self, url: str, rows: Rows, lookups: Mapping[str, Lookup], faults: FileFaults
     ) -> tuple[pa.Table, Rows]:
         """The rows that are objects, as a table, and which they are."""
         columns: dict[str, list[Any]] = {name: [] for name in lookups}
@@ -218,21 +211,15 @@ class JsonReader(TextReader):
                 way = "Mend or remove the line"
                 if number == 1:
                     way += ", or give the format that the file has (data.format; to score format=)"
-                bad.add(
-                    f"{url}, line {number}: no JSON object: {quoted(text)}. {way}",
-                    first=Line(url, number),
-                )
+                faults.add(Line(url, number), f"no JSON object: {quoted(text)}. {way}")
                 continue
             row = {name: value_of(values) for name, value_of in lookups.items()}
             complaints = (
                 (name, _complaint(value, name in self.of_ids, self.cuts.get(name)))
                 for name, value in row.items()
             )
-            if wrong := next((pair for pair in complaints if pair[1]), None):
-                bad.add(
-                    f"{url}, line {number}, column '{wrong[0]}': {wrong[1]}",
-                    first=Line(url, number),
-                )
+            if wrong := next(((fault, name) for name, fault in complaints if fault), None):
+                faults.add(Line(url, number), *wrong)
                 continue
             kept.append((number, text))
             for name, value in row.items():
@@ -240,15 +227,11 @@ class JsonReader(TextReader):
         arrays = {name: array(values, self.cuts.get(name)) for name, values in columns.items()}
         return pa.table(arrays), kept
 
-    def columns(self, url: str) -> list[str] | None:
+    def stored_columns(self, url: str) -> list[str] | None:
         return paths_of([parsed(line) or {} for line in text_lines.head_lines(url)])
 
 
-def _place(url: str, numbers: np.ndarray, row: int) -> Line:
-    return Line(url, int(numbers[row]))
-
-
-def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
+def _without_long(url: str, rows: Rows, faults: FileFaults) -> Rows:
     """The rows that have no more values than a row may have, by their commas."""
     # A line has at least as many bytes as commas.
     commas = {
@@ -258,11 +241,11 @@ def _without_long(url: str, rows: Rows, bad: BadRows) -> Rows:
     }
     if commas:
         number, count = next(iter(commas.items()))
-        bad.add(
-            f"{url}, line {number}: {count + 1:,} values, by its commas, and a row has at most "
-            f"{limits.ROW_VALUES:,}. Split or remove the line",
-            len(commas),
+        faults.add(
             Line(url, number),
+            f"{count + 1:,} values, by its commas, and a row has at most {limits.ROW_VALUES:,}. "
+            "Split or remove the line",
+            rows=len(commas),
         )
         return [row for row in rows if row[0] not in commas]
     return rows

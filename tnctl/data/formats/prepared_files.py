@@ -6,7 +6,7 @@ its manifest, and another conf is refused.
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from tnctl import documents, files, manifest
 from tnctl.data.bad_rows import SPLITS, SplitName
-from tnctl.data.file_pieces import GroupedReader, Piece, counted
+from tnctl.data.file_pieces import FileFaults, GroupedReader, Tables, counted
 from tnctl.data.formats.arrow_files import (
     ParquetReader,
     group_range,
@@ -29,7 +29,7 @@ from tnctl.data.formats.arrow_files import (
 from tnctl.data.numbers import flat
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Name, RelativePath, Text, Tree, TreeByName
-from tnctl.errors import Failure, UserError, quoted
+from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.manifest import DamagedError, Manifest
 from tnctl.masking import bare_conf, masked_conf
 from tnctl.schema import Conf, completed, differences
@@ -148,11 +148,12 @@ def _lengths(array: pa.Array) -> pa.Array:
 
 def check_width(array: pa.Array, width: int) -> None:
     """Raise Failure unless the column `numeric`, binary [rows], has `width` float32 in each row."""
-    if array.type.byte_width != 4 * width:
-        raise Failure(
-            f"prepared data has {array.type.byte_width // 4} numbers in each row of column "
-            f"'numeric', the conf {width}. {AGAIN}"
-        )
+    refuse_if(
+        array.type.byte_width != 4 * width,
+        f"prepared data has {array.type.byte_width // 4} numbers in each row of column 'numeric', "
+        f"the conf {width}. {AGAIN}",
+        Failure,
+    )
 
 
 def _within(array: pa.Array, least: float, most: float) -> bool:
@@ -255,8 +256,9 @@ class PreparedReader(GroupedReader):
     Raises `Failure` and `UserError` as `open_folder` does.
     """
 
-    def __init__(self, conf: Conf) -> None:
-        self._conf, self._folder = conf, folder_of(conf)
+    def __init__(self, conf: Conf, skip_rows: int = 0) -> None:
+        super().__init__(conf, skip_rows)
+        self._folder = folder_of(conf)
         self.manifest = open_folder(conf)
 
     def entry(self, split: str) -> SplitEntry:
@@ -270,17 +272,18 @@ class PreparedReader(GroupedReader):
         """The Parquet files of a split, in order."""
         return [files.join(self._folder, name) for name in self.entry(split).parts]
 
-    def group_rows(self, url: str) -> list[int]:
+    def counts(self, url: str) -> list[int]:
         with seekable(url) as stream, translated(url, ParquetReader.format, AGAIN):
             return rows_of_groups(pq.ParquetFile(stream).metadata)
 
-    def pieces_of_groups(
+    def tables_of_groups(
         self,
         url: str,
         needed: list[str],  # noqa: ARG002
+        faults: FileFaults,  # noqa: ARG002
         first: int,
         end: int | None,
-    ) -> Iterator[Piece]:
+    ) -> Tables:
         """The rows of row groups, one at a time, with the columns as they are stored.
 
         Raises `Failure` for a file that differs from its entry in the manifest, or is damaged.
@@ -299,8 +302,8 @@ class PreparedReader(GroupedReader):
             chosen, row = group_range(url, rows_of_groups(source.metadata), first, end)
             for group in chosen:
                 table = source.read_row_group(group)
-                check(self._conf, table, url)
-                yield Piece(table, counted(url, row))
+                check(self.conf, table, url)
+                yield table, counted(url, row)
                 row += table.num_rows
 
     def first_rows(self, split: str, limit: int) -> list[dict[str, Any]]:

@@ -16,15 +16,15 @@ from tnctl import files, limits
 from tnctl.data.file_pieces import (
     HEAD_BYTES,
     HEAD_LINES,
-    BadRows,
     EmptyFileError,
+    FileFaults,
     FileReader,
-    Piece,
     Record,
+    Tables,
     report_absent,
 )
 from tnctl.data.formats.text_lines import is_utf8
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.tables.text import RECORD_BYTES, tfrecords
 
 READ_BYTES = 4 << 20
@@ -35,39 +35,35 @@ AGAIN = "Write or fetch the file again"
 KINDS = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
 
 
-@dataclass(frozen=True)
 class RecordReader(FileReader):
     """Reads TFRecord; each column is a list of int64, float32 or text.
 
     A feature that an example lacks is an empty list.
     """
 
-    check_utf8: bool
-    bad_rows: int
-
-    def pieces(self, url: str, needed: list[str]) -> Iterator[Piece]:
-        bad = BadRows(self.bad_rows)
+    def tables(self, url: str, needed: list[str], faults: FileFaults) -> Tables:
         kinds: dict[str, str] = {}
-        for records in _payloads(url, bad):
+        for records in _payloads(url, faults):
             if not kinds.keys() >= set(needed):
                 _learn(records.payloads[:SAMPLE], url, needed, kinds)
             table = _decoded(records.payloads, needed, kinds)
             if table is None:
                 # A column that no earlier example had may be there now, of another type than ids.
                 _learn(records.payloads, url, needed, kinds)
-                records = _good(records, needed, kinds, bad)
+                records = _good(records, needed, kinds, faults)
                 table = _decoded(records.payloads, needed, kinds)
             assert table is not None
-            if self.check_utf8:
-                table, records = _as_texts(table, records, bad)
-            yield bad.piece(table, records.place)
+            if self.data.check_utf8:
+                table, records = _as_texts(table, records, faults)
+            yield table, records.place
 
     def counts(self, url: str) -> list[int]:
         # Damaged records have numbers too: reading them refuses or skips them.
-        numbers = (records.numbers[-1:] for records in _payloads(url, BadRows(allowed=1)))
+        numbers = (records.numbers[-1:] for records in _payloads(url, FileFaults(allowed=1)))
         return [max(itertools.chain.from_iterable(numbers), default=0)]
 
-    def columns(self, url: str) -> list[str] | None:
+    @classmethod
+    def stored_columns(cls, url: str) -> list[str]:
         with files.open_input(url) as stream:
             head = files.read_most(stream, HEAD_BYTES)
         framed = tfrecords(head, HEAD_LINES)
@@ -98,7 +94,7 @@ class _Records:
         return _Records(self.url, [numbers[i] for i in places], [payloads[i] for i in places])
 
 
-def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
+def _payloads(url: str, faults: FileFaults) -> Iterator[_Records]:
     """The records of a file that agree with their checksums."""
     number, rest = 1, bytearray()
     with files.open_input(url) as stream:
@@ -115,7 +111,7 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
                         records.numbers.append(count)
                         records.payloads.append(bytes(rest[start:end]))
                     else:
-                        bad.add(f"{url}, record {count}: damaged, by its checksum. {AGAIN}")
+                        faults.add(Record(url, count), f"damaged, by its checksum. {AGAIN}")
                 number += len(framed.starts)
                 del rest[: framed.consumed]
                 if records.payloads:
@@ -126,15 +122,15 @@ def _payloads(url: str, bad: BadRows) -> Iterator[_Records]:
                         "nothing from here on can be read. Write the file again, or set "
                         "data.format to what it is"
                     )
-                if framed.too_long:
-                    raise Failure(
-                        f"{url}, record {number}: longer than "
-                        f"{limits.mebibytes(RECORD_BYTES)}, the most that a record may "
-                        "have. Split the example into several"
-                    )
+                refuse_if(
+                    framed.too_long,
+                    f"{url}, record {number}: longer than {limits.mebibytes(RECORD_BYTES)}, the "
+                    "most that a record may have. Split the example into several",
+                    Failure,
+                )
                 more = len(framed.starts) == RECORDS
     if rest:
-        bad.add(f"{url}, record {number}: the file ends within it. {AGAIN}")
+        faults.add(Record(url, number), f"the file ends within it. {AGAIN}")
         yield _Records(url, [], [])
     elif number == 1:
         raise EmptyFileError(url)
@@ -183,7 +179,9 @@ def _decoded(payloads: list[bytes], needed: list[str], kinds: dict[str, str]) ->
     return pa.table(columns, names=needed)
 
 
-def _good(records: _Records, needed: list[str], kinds: dict[str, str], bad: BadRows) -> _Records:
+def _good(
+    records: _Records, needed: list[str], kinds: dict[str, str], faults: FileFaults
+) -> _Records:
     """The records that TensorFlow takes, found by halving."""
     good: list[int] = []
 
@@ -192,7 +190,7 @@ def _good(records: _Records, needed: list[str], kinds: dict[str, str], bad: BadR
             good.extend(range(low, high))
         elif high - low == 1:
             why = _complaint(records.payloads[low], needed, kinds)
-            bad.add(f"{records.url}, record {records.numbers[low]}: {why}. Mend or remove it")
+            faults.add(records.place(low), f"{why}. Mend or remove it")
         else:
             look(low, (low + high) // 2)
             look((low + high) // 2, high)
@@ -209,23 +207,21 @@ def _complaint(payload: bytes, needed: list[str], kinds: dict[str, str]) -> str:
     return "no tf.Example"
 
 
-def _as_texts(table: pa.Table, records: _Records, bad: BadRows) -> tuple[pa.Table, _Records]:
+def _as_texts(table: pa.Table, records: _Records, faults: FileFaults) -> tuple[pa.Table, _Records]:
     """Bytes as text, without the rows where they are not UTF-8."""
     names = [field.name for field in table.schema if field.type == pa.list_(pa.binary())]
     text = pa.list_(pa.string())
     try:
         for name in names:
-            place = table.column_names.index(name)
-            table = table.set_column(place, name, table.column(name).cast(text))
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, table.column(name).cast(text))
     except pa.ArrowInvalid:
         good = []
         for row, values in enumerate(table.select(names).to_pylist()):
             if wrong := [name for name, texts in values.items() if not all(map(is_utf8, texts))]:
-                bad.add(
-                    f"{records.url}, record {records.numbers[row]}, feature '{wrong[0]}': not "
-                    "UTF-8. Set data.check_utf8=false to hash its bytes"
-                )
+                way = "Set data.check_utf8=false to hash its bytes"
+                faults.add(records.place(row), f"not UTF-8. {way}", wrong[0])
             else:
                 good.append(row)
-        return _as_texts(table.take(good), records.kept(good), bad)
+        return _as_texts(table.take(good), records.kept(good), faults)
     return table, records

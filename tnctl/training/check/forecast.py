@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from tnctl.data import (
     batch_sizes,
-    nested_columns,
+    column_names,
     statistics,
-    units,
 )
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import columns_read
 from tnctl.data.days import Days, conf_of_day, daily, days_of, none_there
 from tnctl.data.features import counted_ids
-from tnctl.data.id_growth import Growth, growth
 from tnctl.data.sources import RowCount, Source
+from tnctl.data.statistics import Growth, growth
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
@@ -342,7 +341,7 @@ def unused_columns(conf: Conf) -> list[str] | None:
     present = None if conf.data.prepared is not None else Source(conf, "train").columns()
     if present is None:
         return None
-    used = nested_columns.columns_of([*columns_read(conf), *conf.data.carry], present)
+    used = column_names.columns_of([*columns_read(conf), *conf.data.carry], present)
     return [name for name in present if name not in used]
 
 
@@ -373,8 +372,7 @@ def warnings(
     what, needed = "the tables", bytes_of_tables(findings.tables) + findings.dense_bytes
     if (each := findings.workers) is not None:
         what, needed = f"the {each.words}", each.together
-        too_few = units.too_few_at_start(Source(conf, "train"), each.workers)
-        said += [too_few] if too_few else []
+        said += filter(None, [Source(conf, "train").too_few(each.workers)])
     said += mistakes.same_files(conf)
     estimate, _, highest = needed
     if highest > (there := memory_of_machine()):

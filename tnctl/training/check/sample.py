@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from tnctl.data import numbers
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch, joined
-from tnctl.data.features import EncodedRows, Features
+from tnctl.data.features import EncodedRows, Features, vectors
 from tnctl.data.file_pieces import Where
-from tnctl.data.numeric_inputs import vectors
 from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import windows
