@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from benchmarks import planted_tables
 from tnctl import limits, schema
 from tnctl.data import numbers
-from tnctl.starting import conf_text, time_forms
+from tnctl.starting import column_figures
 from tnctl.starting.file_form import delimited
-from tnctl.starting.first_conf import first_conf
+from tnctl.starting.first_conf import first_conf, scalar
 
 
 def recognised(*words, **options):
@@ -237,7 +237,7 @@ def test_texts_that_are_plainly_no_times_and_no_numbers_are_not_tried(tmp_path, 
 
     lines = ["user,site,click", *(f"u{k % 9},a-{k % 4}.com,{k % 2}" for k in range(90))]
     path = planted_tables.write_lines(tmp_path / "a.csv", lines)
-    monkeypatch.setattr(time_forms, "_read", tried)
+    monkeypatch.setattr(column_figures, "_times_in", tried)
     monkeypatch.setattr(numbers, "bad_places", tried)
     _, conf, _ = recognised(path)
     assert list(conf["slots"]) == ["user", "site"]
@@ -288,5 +288,5 @@ def test_texts_of_parquet_that_are_not_utf8(ran, tmp_path):
      "a\\", "*a", "null"],
 )  # fmt: skip
 def test_texts_survive_yaml_and_omegaconf(value):
-    values = OmegaConf.create(f"x: {conf_text.scalar(value)}\ny: {conf_text.scalar([value])}")
+    values = OmegaConf.create(f"x: {scalar(value)}\ny: {scalar([value])}")
     assert OmegaConf.to_container(values, resolve=True) == {"x": value, "y": [value]}
