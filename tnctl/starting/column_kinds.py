@@ -224,12 +224,13 @@ def _is_uneven(present: NDArray[np.float64]) -> bool:
 
 def _id_of(column: Figures, shown: str = "", settings: Mapping[str, Any] | None = None) -> Column:
     """A slot of ids: a row for each text or integer; of ids as floats a bucket for each."""
-    entries: dict[str, Any] = {"missing": "value"} if column.missing else {}
+    entries = dict(settings or {})
     if column.form == "number":  # as pandas makes integers of a column with gaps
         buckets = min(MOST_BUCKETS, 2 * column.distinct + 2)
-        entries |= {"ids": "quantiles", "buckets": buckets}
+        entries = {"ids": "quantiles", "buckets": buckets}
         shown += "Floats: write integers where there are more in all rows. "
-    entries |= settings or {}
+    if column.missing:
+        entries["missing"] = "value"
     slot = Input("slots", column.name, column.name, entries, shown + _coverage(column))
     return Column(column, "id", [slot])
 
