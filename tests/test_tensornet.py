@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensornet_files as tn
 
+import tnctl
 from tnctl.checkpoint import rows as checkpoint_rows
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.checkpoint.rows import shows_as_read, unseen_days
@@ -122,7 +123,7 @@ def test_every_dialect_is_read_exactly(tmp_path, ranks, more):
     rule = next(r for r in RULES if r.name == more.get("optimizer", "AdaGrad"))
     [_, deep] = tables(200, exact=more.get("form") == "bin", **more)
     tn.Weights([deep], ranks).write(tmp_path)
-    [source] = table_files.source_at(str(tmp_path)).tables
+    [source] = table_files.source_at(str(tmp_path)).tables.values()
     assert (source.name, source.ranks, len(source.files)) == ("deep", ranks, 8 * ranks)
     blocks = [list(table_files.rows_of(url, RowForm(rule, 3))) for url in source.files]
     read = {int(row["id"]): row for rows in blocks for block in rows for row in block}
@@ -454,45 +455,42 @@ def test_a_bomb_is_refused(tmp_path):
         read(path, RowForm(ADAGRAD, 3))
 
 
-def change_tree(folder, change):
-    """Damage to the folders of a checkpoint, by its name."""
-    rank = folder / "2020-05-10/sparse_table/deep/rank_0"
-    match change:
-        case "block":
-            (rank / "block_3.gz").unlink()
-        case "rank":
-            shutil.rmtree(rank)
-        case "twice":
-            shutil.copy(rank / "block_0.gz", rank / "sparse_block_0.gz")
-        case "stray":
-            (rank / "part-0").write_text("x")
-        case "link":
-            (rank / "block_3.gz").unlink()
-            (rank / "block_3.gz").symlink_to("/dev/zero")
-        case "no day":
-            (folder / "_checkpoint").write_text('{"dt": "../../etc"}')
-        case "json":
-            (folder / "_checkpoint").write_text("[" * 10_000)
-        case "two ranks":
-            shutil.copytree(rank, rank.parent / "rank_2")
-        case "not a table":
-            (folder / "2020-05-10/sparse_table/x").write_text("")
-        case "damaged":
-            (rank / "block_0.gz").write_bytes(b"\0" * 100)
-        case "damaged block":
-            text = gzip.decompress((rank / "block_0.gz").read_bytes())
-            (rank / "block_0.gz").write_bytes(gzip.compress(text.replace(b"\t3\t", b"\t4\t", 1)))
+def with_another_dim(path):
+    text = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(text.replace(b"\t3\t", b"\t4\t", 1)))
 
 
-@pytest.mark.parametrize(
-    "change",
-    ["block", "rank", "twice", "stray", "link", "no day", "json", "not a table", "damaged"],
-)
+def a_link_instead(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+# Damage to the folder of a checkpoint, by the path of a rank in it; the last two are of its rows.
+DAMAGE = {
+    "block": lambda rank: (rank / "block_3.gz").unlink(),
+    "rank": lambda rank: shutil.rmtree(rank),
+    "twice": lambda rank: shutil.copy(rank / "block_0.gz", rank / "sparse_block_0.gz"),
+    "stray": lambda rank: (rank / "part-0").write_text("x"),
+    "link": lambda rank: a_link_instead(rank / "block_3.gz"),
+    "no day": lambda rank: (rank.parents[3] / "_checkpoint").write_text('{"dt": "../../etc"}'),
+    "json": lambda rank: (rank.parents[3] / "_checkpoint").write_text("[" * 10_000),
+    "not a table": lambda rank: (rank.parents[1] / "x").write_text(""),
+    "damaged": lambda rank: (rank / "block_0.gz").write_bytes(b"\0" * 100),
+    "two ranks": lambda rank: shutil.copytree(rank, rank.parent / "rank_2"),
+    "damaged block": lambda rank: with_another_dim(rank / "block_0.gz"),
+}
+
+
+def write_damaged(folder, change):
+    tn.Weights(tables(24)).write(folder)
+    DAMAGE[change](folder / "2020-05-10/sparse_table/deep/rank_0")
+
+
+@pytest.mark.parametrize("change", [*DAMAGE][:-2])
 def test_damaged_folders(tmp_path, change):
-    tn.Weights(tables(24)).write(tmp_path / "tn")
-    change_tree(tmp_path / "tn", change)
+    write_damaged(tmp_path / "tn", change)
     with pytest.raises(Failure) as error:
-        for table in table_files.source_at(str(tmp_path / "tn")).tables:
+        for table in table_files.source_at(str(tmp_path / "tn")).tables.values():
             for url in table.files:
                 list(table_files.rows_of(url, RowForm(ADAGRAD, int(table.name == "deep") * 2 + 1)))
     assert str(tmp_path / "tn") in str(error.value)
@@ -501,19 +499,21 @@ def test_damaged_folders(tmp_path, change):
 @pytest.mark.parametrize("change", ["two ranks", "damaged block"])
 def test_a_damaged_import_leaves_nothing(cli, folder, change):
     """One line, exit code 1, and nothing that looks like a checkpoint."""
-    tn.Weights(tables(24)).write(folder / "tn")
-    change_tree(folder / "tn", change)
+    write_damaged(folder / "tn", change)
     done = cli("import", "tensornet=tn", "conf=mine.yaml", "output=run", cwd=folder)
     assert done.code == 1, done.err
     assert "deep" in done.last
     assert not list(folder.rglob("*step-*"))
 
 
-def test_empty_tables(cli, folder):
-    """Blocks without rows are none: the checkpoint has no row, and trains."""
+def test_empty_tables_from_python(folder, monkeypatch):
+    """Blocks without rows are none: the run begins without any."""
     tn.Weights(tables(0)).write(folder / "tn")
-    imported(cli, folder)
-    assert open_checkpoint(newest_or_fail(str(folder / "run")).folder).manifest.rows == 0
+    monkeypatch.chdir(folder)
+    run = tnctl.import_tensornet(tnctl.compose("mine.yaml", ["output=run"]), Path("tn"))
+    assert (run.step, open_checkpoint(run.checkpoint).manifest.rows) == (1, 0)
+    with pytest.raises(UserError, match="takes a conf"):
+        tnctl.import_tensornet("mine.yaml", "tn")
 
 
 # ---- The page ---------------------------------------------------------------

@@ -19,7 +19,9 @@ _MODULES = {
     "Run": "api.opened_run",
     "UserError": "errors",
     "compose": "api.calls",
+    "first_conf": "api.starting",
     "ids": "api.opened_run",
+    "import_tensornet": "api.starting",
     "open": "api.opening",
     "train": "api.training",
 }

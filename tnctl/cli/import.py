@@ -3,7 +3,6 @@
 
 from tnctl.cli import compose
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
 
 TAKES = ("tensornet", "conf", "tables", "dense")
 USAGE = (
@@ -16,8 +15,7 @@ def run(given: list[str]) -> int:
     """Write TensorNet's weights as the first checkpoint of a run, which train goes on from."""
     conf, taken = compose.composed(given, TAKES)
     refuse_if("tensornet" not in taken, "give tensornet=URL, the folder of TensorNet's weights")
-    quiet_tensorflow()
-    from tnctl.tensornet.importing import import_tables
+    from tnctl.api.starting import import_tensornet
 
-    import_tables(conf, taken["tensornet"], taken.get("tables"), taken.get("dense"))
+    import_tensornet(conf, taken["tensornet"], dense=taken.get("dense"), tables=taken.get("tables"))
     return 0

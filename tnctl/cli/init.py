@@ -1,5 +1,6 @@
 """`tnctl init`."""
 
+import os
 import re
 import sys
 import tempfile
@@ -31,7 +32,7 @@ def run(given: list[str]) -> int:
             key = word.partition("=")[0]
             raise UserError(f"init takes no {key}. {did_you_mean(key, TAKES)}")
     refuse_if(
-        "conf" in taken and (words or "label" in taken or "positive" in taken),
+        "conf" in taken and (words or taken.keys() & {"label", "positive"}),
         "conf=NAME copies a shipped conf: leave the data, label= and positive= out",
     )
     to = place_of(taken, words)
@@ -44,10 +45,10 @@ def run(given: list[str]) -> int:
         write(path.read_text("utf-8"), to, words)
         result = None
     else:
-        from tnctl.starting.first_conf import first_conf
+        from tnctl.api.starting import first_conf
 
-        positive = [part for part in taken.get("positive", "").split(",") if part]
-        result = first_conf(words, taken.get("label"), positive, "" if to == "-" else to)
+        positive = list(filter(None, taken.get("positive", "").split(",")))
+        result = first_conf(words, taken.get("label"), positive, name="" if to == "-" else to)
         check(result.text)
         write(result.text, to, words)
     if to != "-":
@@ -75,7 +76,7 @@ def place_of(taken: dict[str, str], words: Sequence[str]) -> str:
         f"to={to} is no name of a conf: it is a file of this machine that ends in .yaml, and not "
         "schema.yaml",
     )
-    if path.exists() or path.is_symlink():
+    if os.path.lexists(to):
         raise UserError(
             f"{to} is there already, and is not replaced. Name another file: to=FILE.yaml"
         )

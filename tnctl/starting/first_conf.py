@@ -1,6 +1,9 @@
-"""From the names of files to a conf: what `tnctl init` does."""
+"""From the names of files to a conf, and its text: YAML with the evidence as comments."""
 
-from collections.abc import Mapping, Sequence
+import json
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,36 +15,44 @@ from tnctl import limits
 from tnctl.data.batch_sizes import by_rows
 from tnctl.data.file_pieces import partitions_of
 from tnctl.data.sources import DAY
-from tnctl.errors import Failure, UserError, quoted, refuse_if
+from tnctl.errors import Failure, UserError, printable, quoted, refuse_if
 from tnctl.masking import masked
-from tnctl.schema import AUTO, is_whole
+from tnctl.schema import AUTO, ISO, is_whole
+from tnctl.schema.conf import RESERVED_NAMES
 from tnctl.starting.column_figures import FEW_VALUES, Figures, figures
-from tnctl.starting.column_kinds import Column, Context, kind_of
-from tnctl.starting.conf_text import Input, Settings, conf_text
-from tnctl.starting.file_form import FileForm, LineFeatures, form_of, line_features
-from tnctl.starting.label_choice import ChosenLabel, choose_label
+from tnctl.starting.column_kinds import (
+    ChosenLabel,
+    Column,
+    Context,
+    Input,
+    choose_label,
+    kind_of,
+)
+from tnctl.starting.file_form import FileForm, Settings, form_of
 from tnctl.starting.named_files import DAYS_READ, NamedFiles, named_files
-from tnctl.starting.other_splits import kept_rows, other_splits
-from tnctl.starting.sample import ROWS, Sample, read_rows
+from tnctl.starting.sample import Sample, other_splits, read_rows
 
 NUMBERS = 0.9  # the share of numbers in a column whose other texts mean a missing value
 MOST_MISSING_TEXTS = 3  # different ones in such a column
 SMALL, MIDDLE = 300_000, 3_000_000  # rows
+# For validation, and of few rows more; for a test as many, where there are enough for both.
+SHARE, LARGER_SHARE = 0.1, 0.2
+FEW_ROWS, ENOUGH_ROWS = 5_000, 20_000
 RARE = 100  # rows of an id, on average of a slot, below which its embedding is held small
 OF_NUMBERS = ("quantiles", "row_quantiles", "boundaries")  # slots.X.ids of few values
 # docs/defaults.md has what was measured.
-RATES: tuple[dict[str, Any], str] = (
-    {
-        "linear": {"learning_rate": 0.1, "initial_gradients": 17},
-        "embedding": {"initial_gradients": 17},
-    },
-    "the same first steps of a row with every batch size",
-)
-RATES_BY_DAYS = (
-    RATES[0] | {"dense": {"learning_rate": 0.0015}, "schedule": {"name": "day", "end": 0.02}},
-    "rates fall within each day: the bias for the next is not that of the last batches",
-)
+EMBEDDING: dict[str, Any] = {"initial_gradients": 17}
+RATES = {"linear": {"learning_rate": 0.1, **EMBEDDING}, "embedding": EMBEDDING}
+BY_DAYS = {"dense": {"learning_rate": 0.0015}, "schedule": {"name": "day", "end": 0.02}}
+PLATEAU = {"name": "plateau", "patience": 1, "reduce": 0.3}
 EMBEDDING_L2 = 800  # of the summed loss of a pass: divided by its rows, of the mean loss
+
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./*-]*")
+WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+COMMENT_AT = 48  # where comments begin, if the line is not longer
+LONGEST_COMMENT = 150
+LONGEST_LINE = 96
+LONGEST_NAME = 120
 
 
 @dataclass
@@ -62,12 +73,23 @@ class FirstConf:
     @cached_property
     def text(self) -> str:
         """The file. Raises Failure for one that is too long."""
-        left_out = {name: column.remark for name, column in self.columns.items()}
-        for entry in self.inputs:
-            left_out.pop(entry.column, None)
-        left_out |= self.form.left_out
+        lines = [f"# {printable(text)}".rstrip() for text in self._title()]
         recipe = "deepfm" if self.has_rare_ids else "dcn"
-        text = conf_text(self._title(), self.data, self.inputs, left_out, self._sections(), recipe)
+        lines += [f"defaults: [schema, {{recipe: {recipe}}}, _self_]", "", "data:"]
+        for key, (value, evidence) in self.data.items():
+            lines += _entry(key, value, evidence, "  ")
+        names = input_names(entry.name for entry in self.inputs)
+        for section in ("slots", "numeric"):
+            members = [
+                line(f"  {scalar(name)}: {scalar(_settings(entry, name))}", entry.evidence)
+                for name, entry in zip(names, self.inputs, strict=True)
+                if entry.section == section
+            ]
+            lines += [f"{section}:" if members else f"{section}: {{}}", *members]
+        for key, (value, evidence) in self._sections().items():
+            lines += _entry(key, value, evidence)
+        lines += self._left_out()
+        text = "\n".join(lines) + "\n"
         if len(text.encode()) > limits.CONF_BYTES:
             raise Failure(
                 f"a conf of {len(self.inputs):,} inputs would be longer than "
@@ -79,15 +101,12 @@ class FirstConf:
     @cached_property
     def has_rare_ids(self) -> bool:
         """Whether the ids of a slot have few rows each."""
-        of_ids = [
-            column.figures
+        return any(
+            column.figures.occurring < RARE * column.figures.distinct
             for column in self.columns.values()
-            if any(
-                entry.section == "slots" and entry.settings.get("ids") not in OF_NUMBERS
-                for entry in column.inputs
-            )
-        ]
-        return any(figures.occurring < RARE * figures.distinct for figures in of_ids)
+            for entry in column.inputs
+            if entry.section == "slots" and entry.settings.get("ids") not in OF_NUMBERS
+        )
 
     def _title(self) -> list[str]:
         rows = f"all {self.sample.rows:,} rows"
@@ -102,25 +121,56 @@ class FirstConf:
             f"    tnctl check conf={conf}",
             f"    tnctl train conf={conf}",
         ]
-        if self.warnings:
-            lines += ["", "Warnings:", *(f"  - {text}" for text in self.warnings)]
-        if self.doubts:
-            lines += ["", "What the data does not say:", *(f"  - {text}" for text in self.doubts)]
+        remarks = {"Warnings": self.warnings, "What the data does not say": self.doubts}
+        for head, texts in remarks.items():
+            if texts:
+                lines += ["", f"{head}:", *(f"  - {text}" for text in texts)]
         return [*lines, ""] if self.warnings or self.doubts else lines
 
+    def _left_out(self) -> list[str]:
+        """The lines of the columns that are no input, and why."""
+        used = {entry.column for entry in self.inputs}
+        reasons = {name: _remark_of(of) for name, of in self.columns.items() if name not in used}
+        reasons |= self.form.left_out
+        if not reasons:
+            return []
+        width = min(max(len(printable(name)) for name in reasons), 24)
+        return ["", "# Columns that are no input:"] + [
+            f"#   {printable(name):{width}}  {printable(reason)[:LONGEST_COMMENT]}"
+            for name, reason in reasons.items()
+        ]
+
     def _sections(self) -> Settings:
-        """The sections recipe, train and evaluation, by the number of training rows."""
+        """The sections recipe, optimizer, train and evaluation, by the number of training rows."""
         kept = self.data["split"][0] if "split" in self.data else {}
         rows = self.sample.estimate
         rows -= round((kept.get("validation", 0) + kept.get("test", 0)) * rows)
-        if self.named.pattern is None:
-            return _recipe(rows) | _optimizer(rows, self.has_rare_ids) | _passes(rows)
-        of_day = rows // min(len(self.named.days), DAYS_READ)
-        batch = by_rows(of_day)
-        steps = f"some {-(-of_day // batch):,} steps in a day"
-        train = ({"batch_size": batch, "epochs": 1}, steps)
-        of_rows = {"optimizer": RATES_BY_DAYS, "train": train}
-        return _recipe(of_day * len(self.named.days)) | of_rows
+        optimizer, shown = RATES, "the same first steps of a row with every batch size"
+        if self.named.pattern is not None:
+            of_day = rows // min(len(self.named.days), DAYS_READ)
+            batch = by_rows(of_day)
+            steps = f"some {-(-of_day // batch):,} steps in a day"
+            shown = (
+                "rates fall within each day: the bias for the next is not that of the last batches"
+            )
+            return _recipe(of_day * len(self.named.days)) | {
+                "optimizer": (optimizer | BY_DAYS, shown),
+                "train": ({"batch_size": batch, "epochs": 1}, steps),
+            }
+        if self.has_rare_ids:
+            l2 = {"lazy_l2": float(f"{EMBEDDING_L2 / max(rows, 1):.2g}")}
+            optimizer = optimizer | {"embedding": EMBEDDING | l2}
+            shown = f"ids with few rows each: L2 as of {EMBEDDING_L2} rows, over the rows of a pass"
+        else:
+            optimizer = optimizer | {"schedule": PLATEAU}
+        batch = by_rows(rows)
+        steps = f"{-(-rows // batch):,} steps in a pass"
+        passes = "passes until three were not better; the best model is kept, and recalibrated"
+        return _recipe(rows) | {
+            "optimizer": (optimizer, shown),
+            "train": ({"batch_size": batch, "epochs": AUTO}, steps),
+            "evaluation": ({"patience": 3, "recalibrate": AUTO}, passes),
+        }
 
 
 def _recipe(rows: int) -> Settings:
@@ -133,29 +183,7 @@ def _recipe(rows: int) -> Settings:
     return {}
 
 
-def _optimizer(rows: int, has_rare_ids: bool) -> Settings:
-    """The section optimizer for a number of training rows, in several passes."""
-    rates, shown = RATES
-    if not has_rare_ids:
-        plateau = {"name": "plateau", "patience": 1, "reduce": 0.3}
-        return {"optimizer": (rates | {"schedule": plateau}, shown)}
-    l2 = {"lazy_l2": float(f"{EMBEDDING_L2 / max(rows, 1):.2g}")}
-    embedding = rates["embedding"] | l2
-    shown = f"ids with few rows each: L2 as of {EMBEDDING_L2} rows, over the rows of a pass"
-    return {"optimizer": (rates | {"embedding": embedding}, shown)}
-
-
-def _passes(rows: int) -> Settings:
-    """The sections train and evaluation for a number of training rows."""
-    batch = by_rows(rows)
-    shown = f"{-(-rows // batch):,} steps in a pass"
-    return {
-        "train": ({"batch_size": batch, "epochs": AUTO}, shown),
-        "evaluation": (
-            {"patience": 3, "recalibrate": AUTO},
-            "passes until three were not better; the best model is kept, and recalibrated",
-        ),
-    }
+# ---- From files to a conf ----------------------------------------------------------------
 
 
 def first_conf(
@@ -166,41 +194,39 @@ def first_conf(
     Raises `UserError` or `Failure` when the data cannot be read or has no label.
     """
     named = named_files(words)
-    form = form_of(named.urls("train")[0])
-    form.columns = [*form.columns, *_folder_columns(form, named)]
-    features = LineFeatures()
-    if form.format == "libsvm":
-        features = line_features(form.lines)
-        form.columns = features.columns
-        form.evidence = features.evidence
+    url = named.urls("train")[0]
+    form = form_of(url)
+    form.columns += _folder_columns(form, named)
     refuse_if(
-        len(form.columns) < 2 and not features.slots,
-        f"{named.urls('train')[0]} has one column, and a row needs a label and an input",
+        len(form.columns) < 2 and not form.bags,
+        f"{url} has one column, and a row needs a label and an input",
         Failure,
     )
-    sample = read_rows(form, named, "train", form.columns, ROWS)
-    table, strip = sample.table, bool(form.keys.get("strip"))
+    sample = read_rows(form, named, "train", form.columns)
+    strip = bool(form.keys.get("strip"))
+    table = sample.table
     measured = {column: figures(column, table.column(column), strip) for column in form.columns}
     missing = _missing_texts(measured)
     # Files that were joined have their headers among the rows.
     measured = {column: of.without({"", column, *missing}) for column, of in measured.items()}
     is_named = "c1" not in form.columns and form.format != "libsvm"
     chosen = choose_label(measured, label, positive, is_named)
-    context = Context(form, chosen.values, sample.estimate, features.ids)
+    context = Context(form, chosen.values, sample.estimate)
     columns = {
         column: kind_of(of, context) for column, of in measured.items() if column != chosen.column
     }
-    inputs = [entry for column in columns.values() for entry in column.inputs] + [
-        Input("slots", slot, "", dict(settings), shown)
-        for slot, (settings, shown) in features.slots.items()
-    ]
-    reasons = [f"{column}: {of.remark}" for column, of in columns.items()][:3]
+    inputs = [entry for column in columns.values() for entry in column.inputs]
+    inputs += [Input("slots", slot, "", *bag) for slot, bag in form.bags.items()]
+    reasons = [f"{column}: {_remark_of(of)}" for column, of in columns.items()][:3]
     refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
     doubts = [*chosen.doubts, *named.left_out]
     data = _places(named, name) | other_splits(named, form, chosen, doubts)
     if named.pattern is None and "validation" not in data:
-        data["split"] = kept_rows(sample.estimate, columns, "test" in data)
-    data |= _reading(form, missing, chosen) | _tolerance(sample, chosen, named)
+        data["split"] = _kept_rows(sample.estimate, columns, "test" in data)
+    data |= {"format": (form.format, form.evidence), **form.settings}
+    if missing:
+        data["missing"] = (["", *missing], "; ".join(missing.values()))
+    data |= {"label": (chosen.keys, chosen.evidence), **_tolerance(sample, chosen, named)}
     if "skip_empty" in data:
         doubts.append(f"{data['skip_empty'][1]}; passed over")
     warnings = [data["bad_rows"][1]] if "bad_rows" in data else []
@@ -211,7 +237,9 @@ def first_conf(
 
 def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
     """The columns named by folders of all training files, except the day's."""
-    of_files = [partitions_of(url) for url in named.urls("train")]
+    if form.format == "libsvm":  # whose columns are features
+        return []
+    of_files = list(map(partitions_of, named.urls("train")))
     of_days = partitions_of(named.pattern or "")
     return [
         name
@@ -226,16 +254,14 @@ def _missing_texts(columns: Mapping[str, Figures]) -> dict[str, str]:
     """Texts that mean a missing value, as they stand among numbers, each with what shows it."""
     texts: dict[str, str] = {}
     for name, column in columns.items():
-        if column.form != "text":
-            continue
-        is_number = ~np.isnan(column.numbers)
-        others = np.flatnonzero(~is_number & (column.counts > 0))
-        numbers = column.counts[is_number]
-        if np.count_nonzero(numbers) <= FEW_VALUES or len(others) > MOST_MISSING_TEXTS + 2:
+        others = np.flatnonzero(np.isnan(column.numbers) & (column.counts > 0))
+        few = column.distinct - len(others) <= FEW_VALUES
+        if column.form != "text" or few or len(others) > MOST_MISSING_TEXTS + 2:
             continue
         counts = {str(column.values[int(at)].as_py()): int(column.counts[at]) for at in others}
         counts = {text: count for text, count in counts.items() if text not in ("", name)}
-        if numbers.sum() >= NUMBERS * (numbers.sum() + sum(counts.values())):
+        numbers = column.number_share * column.occurring
+        if numbers >= NUMBERS * (numbers + sum(counts.values())):
             for text, count in counts.items():
                 texts.setdefault(text, f"{quoted(text)} in {count:,} rows of {name}")
     return texts
@@ -253,12 +279,24 @@ def _places(named: NamedFiles, name: str) -> Settings:
     return data
 
 
-def _reading(form: FileForm, missing: Mapping[str, str], label: ChosenLabel) -> Settings:
-    """The keys of `data` that say how rows are read."""
-    data: Settings = {"format": (form.format, form.evidence), **form.settings}
-    if missing:
-        data["missing"] = (["", *missing], "; ".join(missing.values()))
-    return data | {"label": (label.keys, label.evidence)}
+def _kept_rows(rows: int, columns: Mapping[str, Column], has_test: bool) -> tuple[Any, str]:
+    """`data.split` where no file is for validation, for a number of rows, and why these.
+
+    `has_test` says whether files are for the test.
+    """
+    share = SHARE if rows >= FEW_ROWS else LARGER_SHARE
+    keys: dict[str, Any] = {"validation": share}
+    shown = f"no file is for validation: {share:.0%} of the rows"
+    if rows >= ENOUGH_ROWS and not has_test:
+        keys["test"] = share
+        shown = f"{shown}, and as many for the test"
+    times = {name: column.times for name, column in columns.items() if column.times}
+    for name, form in times.items():
+        if form.are_in_order:
+            keys["by"] = "last"
+            return keys, f"{shown}: the last, as they are in the order of {name}"
+    shown += ", at random"
+    return keys, f"{shown}: not in the order of {', '.join(times)}; sort by it?" if times else shown
 
 
 def _tolerance(sample: Sample, label: ChosenLabel, named: NamedFiles) -> Settings:
@@ -278,3 +316,82 @@ def _tolerance(sample: Sample, label: ChosenLabel, named: NamedFiles) -> Setting
         more = f" and {len(named.empty) - 1:,} more" if len(named.empty) > 1 else ""
         data["skip_empty"] = (True, f"without any byte: {masked(named.empty[0])}{more}")
     return data
+
+
+# ---- The text ----------------------------------------------------------------------------
+
+
+def _remark_of(column: Column) -> str:
+    """Why a column is no input; of a time also the slot by which its hour would be one."""
+    times, name = column.times, column.figures.name
+    if times is None or column.remark:
+        return column.remark
+    if times.format is None:
+        return f"times, but not all are in one format: {column.figures.examples()}"
+    shown = f"a time, {times.range}"
+    if times.is_ambiguous:
+        shown += ", if day and month are not exchanged"
+    shown += f". Its hour: {scalar({f'{name}_hour': {'column': name, 'ids': 'hour'}})[1:-1]}"
+    if times.format == ISO:
+        return shown
+    return f"{shown}, data.times: {scalar({name: {'format': times.format}})}"
+
+
+def scalar(value: Any) -> str:
+    """A value as YAML: lists and mappings in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{scalar(key)}: {scalar(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(scalar, value))}]"
+    if not isinstance(value, str):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value))  # YAML takes 1e-05 for a text
+    if PLAIN.fullmatch(value) and "//" not in value and value.lower() not in WORDS:
+        return value
+    # OmegaConf would take ${ for a reference.
+    text = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value)
+    text = re.sub(r'(["\\])', r"\\\1", text)
+    escaped = [sign if sign.isprintable() else f"\\U{ord(sign):08X}" for sign in text]
+    return f'"{"".join(escaped)}"'
+
+
+def line(text: str, comment: str) -> str:
+    """A line with its comment."""
+    if not comment:
+        return text
+    comment = printable(" ".join(comment.split()))
+    if len(comment) > LONGEST_COMMENT:
+        comment = comment[:LONGEST_COMMENT] + "…"
+    return f"{text:{COMMENT_AT}}  # {comment}"
+
+
+def _settings(entry: Input, name: str) -> dict[str, Any]:
+    return ({} if entry.column in ("", name) else {"column": entry.column}) | entry.settings
+
+
+def _entry(key: str, value: Any, evidence: str, indent: str = "") -> list[str]:
+    """A key with its value: a long list or mapping in several lines."""
+    text = f"{indent}{key}: {scalar(value)}"
+    if len(text) < LONGEST_LINE or not isinstance(value, list | dict):
+        return [line(text, evidence)]
+    texts = [f"- {scalar(part)}" for part in value]
+    if isinstance(value, dict):
+        texts = [f"{part}: {scalar(inner)}" for part, inner in value.items()]
+    return [line(f"{indent}{key}:", evidence), *(f"{indent}  {text}" for text in texts)]
+
+
+def input_names(wanted: Iterable[str]) -> list[str]:
+    """Names that a graph can use, each once, near those wanted."""
+    names: dict[str, str] = {}
+    for name in wanted:
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "column"
+        if not plain[0].isalpha():
+            plain = f"c_{plain}"
+        if plain in RESERVED_NAMES or keyword.iskeyword(plain) or keyword.issoftkeyword(plain):
+            plain = f"{plain}_"
+        base = plain = plain[:LONGEST_NAME]
+        number = 1
+        while plain.lower() in names:
+            number += 1
+            plain = f"{base}_{number}"
+        names[plain.lower()] = plain
+    return list(names.values())

@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from tnctl import files, schema
+from tnctl.data.bad_rows import SPLITS
 from tnctl.data.days import conf_of_day, daily, days_of, fixed_folder, in_words, none_there
 from tnctl.data.file_pieces import partitions_of
 from tnctl.data.read_ahead import in_order
@@ -15,7 +16,6 @@ from tnctl.data.sources import DAY, Source
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.schema import is_whole
 
-SPLITS = ("train", "validation", "test")
 ROLES = {
     "train": "train", "training": "train",
     "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
@@ -27,13 +27,12 @@ NO_DATA = {
     ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".c", ".h", ".yaml",
     ".yml", ".toml", ".names", ".crc", ".md5", ".sha256", ".log", ".index", ".license",
 }  # fmt: skip
-DEPTH = 4  # of folders in the one that is named
-MOST_ENTRIES = 100_000
+DEPTH = 4  # of folders in the given folder
 FEW_LISTED, MOST_LISTED = 4, 500  # names that a conf lists rather than a glob, or without one
 DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
 VALIDATION_PART = 10  # every tenth file of many that are alike
 DAYS_READ = 4  # the last ones of daily training
-Entry = tuple[str, int]  # a name and its bytes
+Sizes = Mapping[str, int]  # the bytes of files by their names
 _common_start = os.path.commonprefix  # of texts, not only of paths
 
 
@@ -41,30 +40,30 @@ _common_start = os.path.commonprefix  # of texts, not only of paths
 class NamedFiles:
     """The files of each split, by names that start from `root`, and what shows the splits.
 
-    `left_out` says of files in the folder why they are in no split; `empty` are those without any
+    `left_out` says why files of the folder are in no split; `empty` are the files without any
     byte, which are in none. `pattern` is data.train of daily training, with {day}, and `days` are
     its days; `names` then has the files of the last ones.
     """
 
     root: str | None
     names: dict[str, list[str]]
-    empty: list[str]
+    empty: list[str] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     pattern: str | None = None
     days: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._every = list(self.names["train"])
+        self._every = self.names["train"]
 
     def urls(self, split: str) -> list[str]:
         """The URLs of the files of a split."""
-        return [files.join(self.root, name) for name in self.names.get(split, ())]
+        return [files.join(self.root, name) for name in self.names[split]]
 
     def root_from(self, folder: Path) -> str | None:
         """`root` for a conf file in a folder, from which its relative paths start.
 
-        What the user named by a relative path is relative in the conf too.
+        A path that the user gave as a relative one is relative in the conf too.
         """
         names = [name for split in self.names.values() for name in split]
         if is_whole(self.root or "") or (self.root is None and all(map(is_whole, names))):
@@ -91,14 +90,14 @@ class NamedFiles:
     def glob_of(self, names: list[str]) -> str | None:
         """A glob that matches these names, in this order, and no other file."""
         paths = [name.split("/") for name in names]
-        if set("*?[").intersection("".join(names)) or len({len(path) for path in paths}) > 1:
+        if set("*?[").intersection("".join(names)) or len(set(map(len, paths))) > 1:
             return None
         patterns = [_pattern(parts) for parts in zip(*paths, strict=True)]
         matching = [
             name
             for name in self._every
-            if name.count("/") + 1 == len(patterns)
-            and all(map(fnmatchcase, name.split("/"), patterns))
+            if len(parts := name.split("/")) == len(patterns)
+            and all(map(fnmatchcase, parts, patterns))
         ]
         return "/".join(patterns) if matching == names else None
 
@@ -113,37 +112,38 @@ def _pattern(parts: Sequence[str]) -> str:
 
 
 def named_files(words: Sequence[str]) -> NamedFiles:
-    """The files of words that name files, globs, a folder or days, dealt to splits.
+    """The files of words that name files, globs, a folder or days, with their splits.
 
-    Raises `UserError` when nothing is there or files are of several kinds.
+    Raises `UserError` or `Failure` when nothing is there that could be trained on.
     """
     if any(DAY in word for word in words):
         return _daily(words)
     if len(words) > 1:
-        urls = [url for word in words for url in _expanded(word)]
-        return _with_rows(" ".join(words), None, zip(urls, _sizes(urls), strict=True))
+        return _with_rows(None, _sizes([url for word in words for url in _expanded(word)]))
     [word] = words
     try:
         urls = _expanded(word.rstrip("/") or word)
     except Failure:
-        # Not before: to ask an HTTP server for a folder is to read the file.
-        if entries := _data_files(word):
-            return _with_rows(word, word.rstrip("/") or "/", entries)
+        # Not earlier: to list a folder of an HTTP server is to read the file.
+        if sizes := _data_files(word):
+            return _with_rows(word.rstrip("/") or "/", sizes)
         local = files.local_path(word)
         if local is not None and local.is_dir():
             raise Failure(
                 f"{word} is a folder without files that could be data. Name a file"
             ) from None
         raise
-    start = word[: min((word.find(sign) for sign in "*?[" if sign in word), default=len(word))]
-    folder = start[: start.rfind("/") + 1]
+    folder = files.fixed_folder(word)
     if not all(url.startswith(folder) for url in urls):
         folder = ""
-    names = [url[len(folder) :] for url in urls]
-    root = folder.rstrip("/") or ("/" if folder else None)
+    root, names = _root_of(folder), [url[len(folder) :] for url in urls]
     if len(urls) == 1:  # an empty one is refused where it is read
-        return NamedFiles(root, {"train": names}, [])
-    return _with_rows(word, root, zip(names, _sizes(urls), strict=True))
+        return NamedFiles(root, {"train": names})
+    return _with_rows(root, dict(zip(names, _sizes(urls).values(), strict=True)))
+
+
+def _root_of(folder: str) -> str | None:
+    return folder.rstrip("/") or ("/" if folder else None)
 
 
 def _expanded(word: str) -> list[str]:
@@ -155,91 +155,83 @@ def _expanded(word: str) -> list[str]:
     return [os.path.relpath(url) if os.path.isabs(url) else url for url in urls]
 
 
-def _sizes(urls: Sequence[str]) -> Iterator[int]:
-    return in_order(files.size, iter(urls))
+def _sizes(urls: Sequence[str]) -> Sizes:
+    return dict(zip(urls, in_order(files.size, iter(urls)), strict=True))
 
 
-def _data_files(folder: str) -> list[Entry]:
-    """The files in a folder, by relative names, that can be data, with their bytes."""
-    return sorted(
-        (name, size)
-        for name, size in _walk(folder, "", DEPTH)
+def _data_files(folder: str) -> Sizes:
+    """The files in a folder, by relative names, that can be data."""
+    return {
+        name: size
+        for name, size in sorted(_walk(folder, "", DEPTH))
         if PurePosixPath(name).suffix.lower() not in NO_DATA
         and PurePosixPath(name).stem.lower() not in ("readme", "license")
-    )
+    }
 
 
-def _walk(folder: str, prefix: str, depth: int) -> Iterator[Entry]:
-    for count, entry in enumerate(files.listed(folder)):
-        if count > MOST_ENTRIES:
-            raise Failure(f"{folder} has over {MOST_ENTRIES:,} entries. Name its files by a glob")
+def _walk(folder: str, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
+    for entry in files.listed(folder):
         if entry.name[0] in "._":  # _SUCCESS, _temporary and such
             continue
+        url, name = files.join(folder, entry.name), f"{prefix}{entry.name}"
         if entry.kind == "folder" and depth:
-            yield from _walk(files.join(folder, entry.name), f"{prefix}{entry.name}/", depth - 1)
+            yield from _walk(url, f"{name}/", depth - 1)
         elif entry.kind == "file":
-            yield f"{prefix}{entry.name}", entry.bytes
-        elif (local := files.local_path(files.join(folder, entry.name))) and local.is_file():
-            yield f"{prefix}{entry.name}", local.stat().st_size  # of what a link leads to
+            yield name, entry.bytes
+        elif (local := files.local_path(url)) and local.is_file():
+            yield name, local.stat().st_size  # of the file that a link leads to
 
 
-def _with_rows(word: str, root: str | None, entries: Iterable[Entry]) -> NamedFiles:
-    """The files that have bytes, dealt to splits. Raises `Failure` when none has."""
-    names, empty = _without_empty(word, entries)
-    dealt = NamedFiles(root, {"train": names}, empty)
-    if len(names) > 1:  # a single one is trained on, whatever its name says
-        _deal(dealt)
-        _cut_validation(dealt)
-    return dealt
-
-
-def _without_empty(word: str, entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
-    """The names of files that have bytes, and of those that have none."""
-    sizes = dict(entries)
+def _with_rows(root: str | None, sizes: Sizes) -> NamedFiles:
+    """The files that have bytes, with their splits. Raises `Failure` when none has."""
     names = [name for name, size in sizes.items() if size]
-    if not names:
-        raise Failure(f"{word} has only empty files. Name a file with rows")
-    return names, [name for name, size in sizes.items() if not size]
+    refuse_if(
+        not names, f"{next(iter(sizes))} and others have no bytes. Name a file with rows", Failure
+    )
+    named = NamedFiles(root, {"train": names}, [name for name in sizes if name not in set(names)])
+    if len(names) > 1:  # a single one is trained on, whatever its name says
+        _split_by_names(named)
+        _cut_validation(named)
+    return named
 
 
-def role_of(name: str) -> str | None:
+def _role_of(name: str) -> str | None:
     """The split that the words of a name say: train.csv, clicks/test/part-0.parquet."""
     words = reversed(re.split(r"[^a-z]+", name.lower()))
     return next((ROLES[word] for word in words if word in ROLES), None)
 
 
-def _deal(dealt: NamedFiles) -> None:
+def _split_by_names(named: NamedFiles) -> None:
     """Give the files to the splits that their names say; the others are trained on."""
-    names = dealt.names["train"]
+    names = named.names["train"]
     # A folder that all of several words share says nothing.
-    shared = _common_start(names).rfind("/") + 1 if dealt.root is None else 0
-    roles = {name: role_of(name[shared:]) for name in names}
-    plain = [name for name, role in roles.items() if role is None]
+    shared = _common_start(names).rfind("/") + 1 if named.root is None else 0
+    by_split: dict[str | None, list[str]] = {}
+    for name in names:
+        by_split.setdefault(_role_of(name[shared:]), []).append(name)
     for split in SPLITS:
-        if members := [name for name, role in roles.items() if role == split]:
-            dealt.names[split] = members
-            dealt.evidence[split] = "by the name"
-    if "train" in roles.values():
-        dealt.left_out += [f"{name}: its name says no split" for name in plain]
+        if members := by_split.get(split):
+            named.names[split], named.evidence[split] = members, "by the name"
+    plain = by_split.get(None, [])
+    if "train" in by_split:
+        named.left_out += [f"{name}: its name says no split" for name in plain]
         return
     refuse_if(
-        not plain,
-        f"no file to train on: {quoted(names[0])} is for {roles[names[0]]} by its name. Name a "
-        "file to train on too",
+        not plain, f"no file to train on: the name of {quoted(names[0])} says another split. Add it"
     )
-    dealt.names["train"] = plain
+    named.names["train"] = plain
 
 
-def _cut_validation(dealt: NamedFiles) -> None:
+def _cut_validation(named: NamedFiles) -> None:
     """Keep the last day, or the last files of many, for validation where no file is named so."""
-    names = dealt.names["train"]
+    names = named.names["train"]
+    if "validation" in named.names or len(names) < 2:
+        return
     dates = {name: match[0] for name in names if (match := DATE.search(name))}
     days = sorted(set(dates.values())) if len(dates) == len(names) else []
-    if "validation" in dealt.names or len(names) < 2:
-        return
-    if not days and any(partitions_of(name) for name in names):
+    if not days and any(map(partitions_of, names)):
         # The last files may be of one country alone.
-        dealt.evidence["train"] = f"{len(names):,} files in folders that name columns"
+        named.evidence["train"] = f"{len(names):,} files in folders that name columns"
         return
     if len(days) > 1:
         last = [name for name in names if dates[name] == days[-1]]
@@ -250,13 +242,13 @@ def _cut_validation(dealt: NamedFiles) -> None:
     trained = [name for name in names if name not in set(last)]
     if days:
         trained.sort(key=lambda name: (dates[name], name))
-    if len(trained) > MOST_LISTED and dealt.glob_of(trained) is None:
-        dealt.evidence["train"] = f"all {len(names):,} files"
+    if len(trained) > MOST_LISTED and named.glob_of(trained) is None:
+        named.evidence["train"] = f"all {len(names):,} files"
         return
     if len(days) > 1:
-        dealt.evidence["train"] = f"{len(days) - 1} days from {days[0]}, in their order"
-    dealt.evidence["validation"] = reason
-    dealt.names |= {"train": trained, "validation": last}
+        named.evidence["train"] = f"{len(days) - 1} days from {days[0]}, in their order"
+    named.evidence["validation"] = reason
+    named.names |= {"train": trained, "validation": last}
 
 
 def _daily(words: Sequence[str]) -> NamedFiles:
@@ -272,13 +264,13 @@ def _daily(words: Sequence[str]) -> NamedFiles:
     if files.local_path(word) is not None and "://" not in word:
         word = os.path.normpath(word) + "/" * word.endswith("/")
     folder = fixed_folder(word)
-    root = folder.rstrip("/") or ("/" if folder else None)
+    root, pattern = _root_of(folder), word[len(folder) :]
     conf = schema.from_values(
         {
             "recipe": {"name": "lr"},
             "output": "none",
             "slots": {"any": {}},
-            "data": {"root": root, "train": word[len(folder) :], "label": {"column": "any"}},
+            "data": {"root": root, "train": pattern, "label": {"column": "any"}},
         }
     )
     daily(conf)  # for its errors
@@ -286,11 +278,11 @@ def _daily(words: Sequence[str]) -> NamedFiles:
     if not days:
         raise none_there(conf)
     read = days[-DAYS_READ:]
-    urls = [url for day in read for url in Source(conf_of_day(conf, day), "train").files]
-    sizes = zip(urls, _sizes(urls), strict=True)
-    filled, empty = _without_empty(f"{word} on {in_words(read)}", sizes)
-    names = [url.removeprefix(files.join(root, "")) for url in filled]
-    named = NamedFiles(root, {"train": names}, empty, pattern=word[len(folder) :], days=days)
+    sizes = _sizes([url for day in read for url in Source(conf_of_day(conf, day), "train").files])
+    names = [url.removeprefix(files.join(root, "")) for url, size in sizes.items() if size]
+    refuse_if(not names, f"{word} on {in_words(read)} has only empty files", Failure)
+    empty = [url for url, size in sizes.items() if not size]
+    named = NamedFiles(root, {"train": names}, empty, pattern=pattern, days=days)
     named.evidence["train"] = (
         f"{len(days):,} days, of which {in_words(read)} were read; each is evaluated before it is "
         "trained"

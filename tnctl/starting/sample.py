@@ -1,23 +1,27 @@
-"""The rows that `tnctl init` looks at: the first ones of some files."""
+"""The rows that `tnctl init` looks at: the first ones of some files, and of other splits' files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tnctl import schema
-from tnctl.data.file_pieces import FileReader
 from tnctl.data.formats import reader_of
+from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, refuse_if
+from tnctl.masking import masked
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.starting.file_form import FileForm
+from tnctl.starting.column_figures import figures
+from tnctl.starting.column_kinds import ChosenLabel, spellings
+from tnctl.starting.file_form import FileForm, Settings, form_of
 from tnctl.starting.named_files import NamedFiles
 
-ROWS = 100_000
+ROWS, ROWS_OF_SPELLINGS = 100_000, 20_000
 CELLS = 20_000_000  # of wide tables fewer rows are read
 BYTES = 512 << 20  # in Arrow's buffers
 FILES = 4
@@ -44,7 +48,7 @@ class Sample:
 
 
 def read_rows(
-    form: FileForm, named: NamedFiles, split: str, columns: Sequence[str], rows: int
+    form: FileForm, named: NamedFiles, split: str, columns: Sequence[str], rows: int = ROWS
 ) -> Sample:
     """The first rows of some files of a split: of the first, the last and others between.
 
@@ -53,38 +57,47 @@ def read_rows(
     if len(columns) >= MANY_COLUMNS:
         say(f"{len(columns):,} columns are read and looked at: some ms for each")
     conf = _reading_conf(form, named, columns)
-    reader = reader_of(conf, form.keys.get("skip_rows", 0))
-    urls = named.urls(split)
-    rows = max(1, min(rows, CELLS // max(len(columns), 1)))
+    reader, urls = reader_of(conf, conf.data.skip_rows), named.urls(split)
+    rows = max(1, min(rows, CELLS // len(columns)))
     of_file = -(-rows // min(len(urls), FILES))
-    read: dict[int, _FileRows] = {}
-    for index in dict.fromkeys(_spread(len(urls), FILES) + _spread(len(urls), MOST_FILES)):
-        count = sum(of.rows for of in read.values())
-        if len(read) >= FILES and count >= min(rows, ENOUGH_ROWS):
-            break
-        read[index] = _rows_of(reader, urls[index], columns, of_file)
-    in_order = [read[index] for index in sorted(read)]
-    is_whole = len(read) == len(urls) and all(of.is_whole for of in in_order)
-    sample = _checked(in_order, is_whole)
-    if split == "train" and not is_whole and (total := Source(conf, "train").count()):
+    read: dict[int, list[pa.Table]] = {}
+    sample = Sample(pa.table({}), 0, 0, "", True)
+    for index in [*_spread(len(urls), FILES), *_spread(len(urls), MOST_FILES)]:
+        count = sum(table.num_rows for tables in read.values() for table in tables)
+        if index in read or (len(read) >= FILES and count >= min(rows, ENOUGH_ROWS)):
+            continue
+        tables = read[index] = []
+        room = of_file
+        pieces = partitions.pieces(reader, urls[index], list(columns))
+        for piece in pieces:
+            sample.skipped += piece.bad.rows
+            sample.reason = sample.reason or piece.bad.first
+            if piece.table.num_rows:
+                tables.append(piece.table.slice(0, room))
+            room -= piece.table.num_rows
+            if room <= 0 or sum(table.nbytes for table in tables) > BYTES:
+                sample.is_whole &= room >= 0 and next(pieces, None) is None
+                break
+    sample.is_whole &= len(read) == len(urls)
+    sample.table = _joined([table for index in sorted(read) for table in read[index]], sample)
+    sample.estimate = sample.rows
+    if split == "train" and not sample.is_whole and (total := Source(conf, "train").count()):
         sample.estimate = max(sample.rows, round(total.estimate))
     return sample
 
 
 def _reading_conf(form: FileForm, named: NamedFiles, columns: Sequence[str]) -> Conf:
     """A conf that reads the columns as they are: text as text, and JSON in its own types."""
-    inputs: dict[str, Any] = {f"input_{k}": {"column": name} for k, name in enumerate(columns)}
     section = "numeric" if form.format == "jsonl" else "slots"
     data = {"root": named.root, "train": named.names["train"], "format": form.format, **form.keys}
     if form.format in ("tfrecord", "parquet", "orc"):  # where a column of other bytes is left out
         data["check_utf8"] = False
-    label = {"column": columns[0] if columns else "label"}
     return schema.from_values(
         {
             "recipe": {"name": "lr"},
             "output": "none",
-            section: inputs,
-            "data": {**data, "bad_rows": 2**53, "label": label},
+            section: {f"input_{k}": {"column": name} for k, name in enumerate(columns)},
+            "data": {**data, "bad_rows": 2**53, "label": {"column": columns[0]}},
         }
     )
 
@@ -94,53 +107,98 @@ def _spread(count: int, most: int) -> list[int]:
     return [int(index) for index in np.linspace(0, count - 1, min(most, count)).round()]
 
 
-@dataclass
-class _FileRows:
-    """The first rows of a file, in tables; `skipped` of them cannot be read."""
-
-    tables: list[pa.Table]
-    skipped: int
-    reason: str
-    is_whole: bool
-
-    @property
-    def rows(self) -> int:
-        return sum(table.num_rows for table in self.tables)
-
-
-def _rows_of(reader: FileReader, url: str, columns: Sequence[str], rows: int) -> _FileRows:
-    read = _FileRows([], 0, "", True)
-    pieces = reader.pieces(url, list(columns))
-    for piece in pieces:
-        room = rows - read.rows
-        read.skipped += piece.bad.rows
-        read.reason = read.reason or piece.bad.first
-        if piece.table.num_rows:
-            read.tables.append(piece.table.slice(0, room))
-        if room <= piece.table.num_rows or sum(table.nbytes for table in read.tables) > BYTES:
-            is_last = room >= piece.table.num_rows and next(pieces, None) is None
-            read.is_whole = is_last
-            break
-    return read
-
-
-def _checked(read: Sequence[_FileRows], is_whole: bool) -> Sample:
-    tables = [table for of in read for table in of.tables]
-    skipped = sum(of.skipped for of in read)
-    reason = next((of.reason for of in read if of.reason), "")
-    refuse_if(
-        not tables,
-        f"no row can be read. {reason}" if reason else "the files have no rows",
-        Failure,
-    )
+def _joined(tables: Sequence[pa.Table], sample: Sample) -> pa.Table:
+    """The rows of tables; `sample` says how many rows beside them cannot be read, and why."""
+    wrong = f"no row can be read. {sample.reason}" if sample.reason else "the files have no rows"
+    refuse_if(not tables, wrong, Failure)
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:  # of JSON
         raise Failure(f"a column has values of several types: {error}. Write one type") from error
+    rows = table.num_rows + sample.skipped
     refuse_if(
-        skipped > MOST_BAD * (table.num_rows + skipped),
-        f"{skipped:,} of the first {table.num_rows + skipped:,} rows cannot be read. The first: "
-        f"{reason}",
+        sample.skipped > MOST_BAD * rows,
+        f"{sample.skipped:,} of the first {rows:,} rows cannot be read. The first: {sample.reason}",
         Failure,
     )
-    return Sample(table, table.num_rows, skipped, reason, is_whole)
+    return table
+
+
+# ---- Validation and test ---------------------------------------------------------------------
+
+
+def other_splits(
+    named: NamedFiles, form: FileForm, label: ChosenLabel, doubts: list[str]
+) -> Settings:
+    """data.validation and data.test; the label gets spellings that only these files have.
+
+    Files that cannot be read as training files are leave their split, and `doubts` get the reason.
+    """
+    settings: Settings = {}
+    for split in ("validation", "test"):
+        if split not in named.names:
+            continue
+        urls = named.urls(split)
+        compared = in_order(partial(_as_trained, form, label.column), iter(urls[:MOST_FILES]))
+        forms = dict(zip(urls, compared, strict=False))
+        left_out = {url: why for url, why in forms.items() if isinstance(why, str)}
+        skipped = [other.settings.get("skip_rows", (0, "")) for other in forms.values()
+                   if isinstance(other, FileForm)]  # fmt: skip
+        names = zip(named.names[split], urls, strict=True)
+        named.names[split] = [name for name, url in names if url not in left_out]
+        try:
+            if skipped:
+                as_split = replace(form, settings=form.settings | {"skip_rows": skipped[0]})
+                _add_spellings(split, named, as_split, label)
+        except Failure as error:
+            skipped, left_out = [], dict.fromkeys(urls, str(error))
+        if left_out:
+            first, reason = next(iter(left_out.items()))
+            more = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
+            doubts.append(f"{split}: {first} is left out{more}: {reason}")
+        if not skipped:
+            continue
+        spec: Any = masked(named.spec(split))
+        lines, evidence = skipped[0]
+        if lines == form.keys.get("skip_rows", 0):
+            settings[split] = (spec, named.evidence.get(split, ""))
+        else:
+            settings[split] = ({"files": spec, "skip_rows": lines}, evidence)
+    return settings
+
+
+def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
+    """The form of a file; or why it cannot be read as the training files are."""
+    try:
+        other = form_of(url)
+    except Failure as error:
+        return str(error)
+    if other.format != form.format:
+        return f"it is {other.format}, and the training files are {form.format}"
+    for key in ("delimiter", "header"):
+        if other.keys.get(key) != form.keys.get(key):
+            return f"it has another {key}"
+    if form.format == "libsvm":
+        return other
+    if "columns" in form.keys:
+        count, trained = len(other.keys.get("columns", ())), len(form.keys["columns"])
+        return other if count == trained else f"it has {count} columns, not {trained}"
+    columns = {*other.columns, *partitions.partitions_of(url)}
+    if label not in columns:
+        return f"it has no label ({label}); tnctl predict scores it"
+    absent = [name for name in form.columns if name not in columns]
+    if absent and form.format in ("csv", "parquet", "orc"):
+        return f"it has no column '{absent[0]}'"
+    return other
+
+
+def _add_spellings(split: str, named: NamedFiles, form: FileForm, label: ChosenLabel) -> None:
+    """Add the texts by which other files say label 1, such as `>50K.` for `>50K`."""
+    positive = label.keys.get("positive")
+    if not isinstance(positive, list):
+        return
+    sample = read_rows(form, named, split, [label.column], ROWS_OF_SPELLINGS)
+    column = figures(label.column, sample.table.column(0), bool(form.keys.get("strip")))
+    if texts := spellings(positive, column.texts()):
+        positive += texts
+        label.evidence += f"; {', '.join(texts)} in the {split} files"

@@ -35,34 +35,26 @@ from tnctl.model.layout import plan
 from tnctl.ownership import CHECKPOINT
 from tnctl.progress import Display, say, table, waiting
 from tnctl.schema import Conf
-from tnctl.tensornet import conf_tables, dense_weights
-from tnctl.tensornet.conf_tables import Weights
+from tnctl.tensornet import dense_weights, joined_records
 from tnctl.tensornet.joined_records import (
     Ages,
     JoinCounts,
     JoinedTable,
     PartedRows,
+    Weights,
     parts_needed,
+    weights_of,
 )
 from tnctl.tensornet.table_files import (
     FTRL,
     LONGEST_AGE,
     Source,
-    SourceTable,
     described,
     rows_of,
     source_at,
 )
 
 TOLERANCE = 2e-5  # of a text's six digits, over the sums
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A table of TensorNet and the weights of the conf that it has."""
-
-    source: SourceTable
-    weights: Weights
 
 
 def import_tables(conf: Conf, url: str, tables: str | None, dense: str | None) -> str:
@@ -81,16 +73,19 @@ def import_tables(conf: Conf, url: str, tables: str | None, dense: str | None) -
         refuse_run(conf.output)
         source = source_at(url)
         measured = measured_inputs(conf)
-        pairs, left_out = paired(conf, source, tables, measured)
+        weights = paired(conf, source, tables, measured)
         with waiting("building the model"):
             model = build(conf, measured)
-        notes = [f"table {name} is left out: tables= does not name it" for name in left_out]
+        notes = [
+            f"table {name} is left out: tables= does not name it"
+            for name in source.tables
+            if name not in weights
+        ]
         trained_dense = import_dense(model, source, dense, notes)
         spool = files.TemporaryFolder("import", spool_of(conf.save))
         try:
-            parted, ages = part_rows(pairs, source, Path(spool.name))
-            saving = Saving(conf, model, source, pairs, parted, ages, notes, trained_dense)
-            return saving.save()
+            parted, ages = part_rows(source, weights, Path(spool.name))
+            return Saving(conf, model, source, parted, ages, notes, trained_dense).save()
         finally:
             spool.cleanup()
 
@@ -115,57 +110,63 @@ def measured_inputs(conf: Conf) -> statistics.Statistics:
 
 def paired(
     conf: Conf, source: Source, given: str | None, measured: statistics.Statistics
-) -> tuple[list[Pair], list[str]]:
-    """Each table with the weights that it has, and the names of those that are left out.
+) -> dict[str, Weights]:
+    """The weights that each table has, by its name; a table that `given` does not name has none.
 
     Raises UserError where a table cannot be, or may not be only, one of the conf's.
     """
-    known = conf_tables.weights_of(conf, plan(conf, measured))
-    by_name = {entry.name: entry for entry in source.tables}
-    starts = {entry.name: described(entry.files[0]) for entry in source.tables}
+    known = weights_of(conf, plan(conf, measured))
+    starts = {name: described(table.files[0]) for name, table in source.tables.items()}
     if given is None:
-        chosen = conf_tables.matched(starts, known)
+        chosen = joined_records.matched(starts, known)
     else:
-        chosen = conf_tables.named_weights(given, known)
-        if unknown := sorted(chosen.keys() - by_name.keys()):
+        chosen = joined_records.named_weights(given, known)
+        if unknown := sorted(chosen.keys() - starts.keys()):
             raise UserError(
-                f"tables=: {source.folder} has no table {unknown[0]}. It has {', '.join(by_name)}"
+                f"tables=: {source.folder} has no table {unknown[0]}. It has {', '.join(starts)}"
             )
     for name, weights in chosen.items():
-        conf_tables.check(name, starts[name], weights, conf.slots)
-    pairs = [Pair(by_name[name], weights) for name, weights in chosen.items()]
-    return pairs, [name for name in by_name if name not in chosen]
+        joined_records.check(name, starts[name], weights, conf.slots)
+    return chosen
 
 
 def part_rows(
-    pairs: list[Pair], source: Source, folder: Path
-) -> tuple[dict[str, PartedRows], Ages]:
-    """All rows, parted by the hashes of their keys, by the names of tables; and their ages."""
-    present, done, count = np.zeros(LONGEST_AGE + 1, np.bool_), 0, 0
-    stored = sum(pair.source.bytes for pair in pairs)
-    number_of_parts = parts_needed(stored)
-    parted: dict[str, PartedRows] = {}
-    with Display("import", stored or None) as display:
-        for number, pair in enumerate(pairs):
-            form, name = pair.weights.form, pair.source.name
-            parted[name] = PartedRows(
-                folder / str(number), name, pair.weights.group, form.dtype, number_of_parts
-            )
+    source: Source, weights: Mapping[str, Weights], folder: Path
+) -> tuple[list[PartedRows], Ages]:
+    """The rows of tables, parted by the hashes of their keys; and their ages.
 
-            ftrl = FtrlWeights(pair.weights)
-            blocks = chain.from_iterable(rows_of(url, form) for url in pair.source.files)
-            with closing(parted[name].write(blocks)) as written:
+    Raises UserError where weights of FTRL do not follow from the conf.
+    """
+    present, done, count = np.zeros(LONGEST_AGE + 1, np.bool_), 0, 0
+    stored = sum(source.tables[name].bytes for name in weights)
+    all_parted: list[PartedRows] = []
+    with Display("import", stored or None) as display:
+        for name, of_table in weights.items():
+            source_table = source.tables[name]
+            spool = folder / str(len(all_parted))
+            parted = PartedRows(spool, source_table, of_table, parts_needed(stored))
+            all_parted.append(parted)
+            trained = np.zeros(2, np.int64)
+            blocks = chain.from_iterable(rows_of(url, of_table.form) for url in source_table.files)
+            with closing(parted.write(blocks)) as written:
                 for read in written:
                     present[read["age"]] = True
-                    ftrl.add(read)
+                    trained += trained_by_ftrl(of_table, read)
                     count += len(read)
                     display.update(min(done, stored), f"{count:,} rows")
-            ftrl.check(name)
-            done += pair.source.bytes
-        display.update(stored, f"{count:,} rows of {len(pairs)} tables read")
+            if 2 * trained[1] > trained[0]:
+                rule = of_table.segment.optimizer
+                raise UserError(
+                    f"{trained[1]:,} of {trained[0]:,} trained weights of table {name} do not "
+                    f"follow from its z and n with learning_rate {rule.learning_rate:g}, beta "
+                    f"{rule.beta:g}, l1 {rule.l1:g} and l2 {rule.l2:g} of {of_table.name}. Take "
+                    "the learning_rate, beta, lambda1 and lambda2 of TensorNet"
+                )
+            done += source_table.bytes
+        display.update(stored, f"{count:,} rows of {len(weights)} tables read")
         display.finish()
     day = calendar(source.day or "")
-    return parted, Ages(present, 0 if day is None else day.toordinal())
+    return all_parted, Ages(present, 0 if day is None else day.toordinal())
 
 
 @dataclass
@@ -175,8 +176,7 @@ class Saving:
     conf: Conf
     model: Model
     source: Source
-    pairs: list[Pair]
-    parted: Mapping[str, PartedRows]
+    parted: list[PartedRows]
     ages: Ages
     notes: list[str]
     trained_dense: bool
@@ -190,7 +190,7 @@ class Saving:
             outputs.output_folder(folder, CHECKPOINT, [self.source.folder]) as output,
         ):
             inventory = output.inventory()
-            written = [self._write(inventory, place) for place in range(len(self.model.tables))]
+            written = [self._write(inventory, index) for index in range(len(self.model.tables))]
             part = StagedPart(tables=tuple(entry for entry, _ in written))
             self._note([counts for _, counts in written])
             contents = self._contents(part)
@@ -201,20 +201,16 @@ class Saving:
         say(f"{folder} is saved: tnctl train goes on from it")
         return folder
 
-    def _write(self, inventory: Inventory, place: int) -> tuple[TablePart, JoinCounts]:
+    def _write(self, inventory: Inventory, index: int) -> tuple[TablePart, JoinCounts]:
         """Write the files of a table of the model."""
-        layout, sparse = self.model.layout.tables[place], self.model.tables[place]
+        layout, sparse = self.model.layout.tables[index], self.model.tables[index]
         sparse.set_step(self.ages.step)
-        sources = [
-            (pair.weights, self.parted[pair.source.name])
-            for pair in self.pairs
-            if pair.weights.table == place
-        ]
+        sources = [parted for parted in self.parted if parted.weights.table_index == index]
         decays = {name: self.conf.life_of(name).shows.decay for name in layout.groups}
         joined = JoinedTable(layout, sparse, sources, decays, self.ages)
         size = sparse.record_dtype.itemsize
-        most = sum(parted.rows for _, parted in sources)
-        part_count = max((parted.count for _, parted in sources), default=1)
+        most = sum(parted.rows for parted in sources)
+        part_count = max((parted.count for parted in sources), default=1)
         count = min(rows.files_needed(most, size), part_count)  # of at most MOST_PARTS
         suffix = ".zst" if self.conf.save.compression == "zstd" else ""
         names = named([layout.name], [PartSize(files=(count,), bytes=0)], suffix)[0][0]
@@ -227,8 +223,8 @@ class Saving:
             lambda first, last: joined.records(range(first >> shift, (last >> shift) + 1)),
         )
         groups = tuple(
-            GroupPart(name=name, rows=joined.counts.rows[number], evicted=0, waiting=0)
-            for name, number in layout.groups.items()
+            GroupPart(name=name, rows=joined.counts.rows[group], evicted=0, waiting=0)
+            for name, group in layout.groups.items()
         )
         sketch = rows.write_sketch(inventory.writing, names.sketch, sparse.sketch, {})
         return TablePart(
@@ -248,8 +244,8 @@ class Saving:
                 f"{differing:,} rows have other shows or days in two tables: those of the "
                 "embedding are kept"
             )
-        imported = {pair.weights.name for pair in self.pairs}
-        for weights in conf_tables.weights_of(self.conf, self.model.layout):
+        imported = {parted.weights.name for parted in self.parted}
+        for weights in weights_of(self.conf, self.model.layout):
             if weights.name not in imported:
                 self.notes.append(f"{weights.name} is initialised: no table has it")
         for layout in self.model.layout.tables:
@@ -296,7 +292,7 @@ class Saving:
     def _report(self, part: StagedPart) -> WarmReport:
         """What was imported, as report.json has it of a warm start; schedules begin after it."""
         count_of = {group.name: group.rows for entry in part.tables for group in entry.groups}
-        groups = {pair.weights.group for pair in self.pairs}
+        groups = {parted.weights.group for parted in self.parted}
         group_of = {name: slot.group or name for name, slot in self.conf.slots.items()}
         inputs = [
             WarmInput(
@@ -322,14 +318,14 @@ class Saving:
         """Print which table became which weights, and the notes."""
         lines = [
             (
-                pair.source.name,
-                str(pair.weights.form.dim),
-                pair.weights.form.rule.name,
-                f"{pair.source.ranks:,}",
-                f"{self.parted[pair.source.name].rows:,}",
-                pair.weights.name,
+                parted.source.name,
+                str(parted.weights.form.dim),
+                parted.weights.form.rule.name,
+                f"{parted.source.ranks:,}",
+                f"{parted.rows:,}",
+                parted.weights.name,
             )
-            for pair in self.pairs
+            for parted in self.parted
         ]
         heads = ("table", "dim", "optimizer", "ranks", "rows", "became")
         table(f"tables of {self.source.folder}", heads, lines)
@@ -358,38 +354,23 @@ def import_dense(model: Model, source: Source, given: str | None, notes: list[st
     return True
 
 
-class FtrlWeights:
-    """Counts the weights of a table that its state does not give; nothing of other optimizers."""
+def trained_by_ftrl(weights: Weights, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """How many weights of rows [n] FTRL has trained, and how many of these are not by the conf.
 
-    def __init__(self, weights: Weights) -> None:
-        self._weights, self._updated, self._others = weights, 0, 0
-
-    def add(self, rows: NDArray[Any]) -> None:
-        """Take in rows [n] of the form's dtype."""
-        if self._weights.form.rule is not FTRL:
-            return
-        rule = self._weights.segment.optimizer
-        rate = float(rule.learning_rate) or 1.0
-        slope = rate if rule.name == "tensornet_ftrl" else 1 / rate
-        z, n = rows["z"].astype(np.float64), rows["n"].astype(np.float64)
-        divisor = (rule.beta + np.sqrt(n)) * slope + rule.l2
-        updated = (n > 0) & (divisor > 0)  # a new row has initial weights
-        divisor = np.where(updated, divisor, 1.0)
-        expected = (np.clip(z, -rule.l1, rule.l1) - z) / divisor
-        allowed = TOLERANCE * ((np.abs(z) + rule.l1) / divisor + np.abs(expected))
-        # Zeros are zeros by many settings.
-        updated &= (expected != 0) | (rows["weights"] != 0)
-        others = updated & (np.abs(rows["weights"] - expected) > allowed)
-        self._updated += int(updated.sum())
-        self._others += int(others.sum())
-
-    def check(self, table: str) -> None:
-        """Raise UserError when most weights are others than by the conf."""
-        if 2 * self._others > self._updated:
-            rule = self._weights.segment.optimizer
-            raise UserError(
-                f"{self._others:,} of {self._updated:,} trained weights of table {table} do not "
-                f"follow from its z and n with learning_rate {rule.learning_rate:g}, beta "
-                f"{rule.beta:g}, l1 {rule.l1:g} and l2 {rule.l2:g} of {self._weights.name}. Take "
-                "the learning_rate, beta, lambda1 and lambda2 of TensorNet"
-            )
+    Its state gives them; nothing does of other optimizers, where both are 0.
+    """
+    if weights.form.rule is not FTRL:
+        return np.zeros(2, np.int64)
+    rule = weights.segment.optimizer
+    rate = float(rule.learning_rate) or 1.0
+    slope = rate if rule.name == "tensornet_ftrl" else 1 / rate
+    z, n = rows["z"].astype(np.float64), rows["n"].astype(np.float64)
+    divisor = (rule.beta + np.sqrt(n)) * slope + rule.l2
+    updated = (n > 0) & (divisor > 0)  # a new row has initial weights
+    divisor = np.where(updated, divisor, 1.0)
+    expected = (np.clip(z, -rule.l1, rule.l1) - z) / divisor
+    allowed = TOLERANCE * ((np.abs(z) + rule.l1) / divisor + np.abs(expected))
+    # Zeros are zeros by many settings.
+    updated &= (expected != 0) | (rows["weights"] != 0)
+    differing = updated & (np.abs(rows["weights"] - expected) > allowed)
+    return np.array([updated.sum(), differing.sum()])

@@ -25,7 +25,7 @@ from tnctl.errors import Failure, UserError, quoted, shortened
 SPARSE, DENSE, LAST_DAY = "sparse_table", "dense_table", "_checkpoint"
 BLOCKS = 8  # of a rank: one for each of the lowest 3 bits of sign / 2^32
 RANK = re.compile(r"rank_(0|[1-9]\d{0,4})")
-BLOCK = re.compile(r"(sparse_)?block_([0-7])(_txt|_bin)?(\.gz)?")
+BLOCK = re.compile(r"(?:sparse_)?block_([0-7])(?:_txt|_bin)?(?:\.gz)?")
 HANDLE = re.compile(r"0|[1-9]\d{0,8}")
 MOST_TABLES = 1000
 LAST_DAY_BYTES = 1 << 16
@@ -56,7 +56,7 @@ class Source:
 
     folder: str
     day: str | None
-    tables: tuple[SourceTable, ...]
+    tables: dict[str, SourceTable]
     dense: tuple[str, ...]
     """the files of the dense table, rank by rank"""
 
@@ -87,7 +87,7 @@ def source_at(url: str) -> Source:
     for entry in listed:
         if entry.kind != "folder":
             raise Failure(f"{files.join(above, entry.name)} is no folder of a table")
-    tables = tuple(source_table(files.join(above, entry.name), entry.name) for entry in listed)
+    tables = {e.name: source_table(files.join(above, e.name), e.name) for e in listed}
     if not tables:
         raise Failure(f"{above} has no table. Copy it again")
     dense = dense_files(files.join(folder, DENSE)) if DENSE in names else ()
@@ -114,39 +114,32 @@ def last_day(url: str) -> str:
 
 def source_table(folder: str, name: str) -> SourceTable:
     """A sparse table. Raises Failure unless it has all blocks of all ranks, each once."""
-    urls: list[str] = []
-    size = 0
-    for rank, rank_folder in enumerate(rank_folders(folder)):
-        blocks: dict[int, str] = {}
-        for entry in shown(rank_folder):
-            match = BLOCK.fullmatch(entry.name)
-            if match is None or entry.kind != "file":
-                raise Failure(f"{files.join(rank_folder, entry.name)} is no block of a table")
-            if int(match[2]) in blocks:
-                raise Failure(f"{rank_folder} has block {match[2]} twice. Take the newer one away")
-            blocks[int(match[2])] = files.join(rank_folder, entry.name)
-            size += entry.bytes
-        if missing := sorted(set(range(BLOCKS)) - blocks.keys()):
-            raise Failure(
-                f"{rank_folder} has no block_{missing[0]}.gz, and TensorNet writes {BLOCKS} blocks "
-                f"for each rank. Copy rank {rank} again"
-            )
-        urls += [blocks[number] for number in range(BLOCKS)]
-    return SourceTable(name, tuple(urls), len(urls) // BLOCKS, size)
+    ranks = [files.join(folder, entry.name) for entry in numbered(folder, RANK, "folder")]
+    blocks = {rank: numbered(rank, BLOCK, "file", BLOCKS) for rank in ranks}
+    urls = [files.join(rank, block.name) for rank in ranks for block in blocks[rank]]
+    size = sum(block.bytes for of_rank in blocks.values() for block in of_rank)
+    return SourceTable(name, tuple(urls), len(ranks), size)
 
 
-def rank_folders(folder: str) -> list[str]:
-    """The folders of a table's ranks in their order. Raises Failure when one is missing."""
-    numbers = []
+def numbered(
+    folder: str, pattern: re.Pattern[str], kind: str, least: int = 1
+) -> list[files.Listed]:
+    """The ranks of a table, or the blocks of a rank, in the order of the numbers in their names.
+
+    Raises Failure for an entry of another name or kind, and when a number is missing or is there
+    twice.
+    """
+    numbers: dict[int, files.Listed] = {}
     for entry in shown(folder):
-        match = RANK.fullmatch(entry.name)
-        if match is None or entry.kind != "folder":
-            raise Failure(f"{files.join(folder, entry.name)} is no folder of a rank")
-        numbers.append(int(match[1]))
-    if sorted(numbers) != list(range(len(numbers))) or not numbers:
-        missing = next(number for number in range(len(numbers) + 1) if number not in numbers)
-        raise Failure(f"{folder} has no rank_{missing}. Copy the table again")
-    return [files.join(folder, f"rank_{number}") for number in range(len(numbers))]
+        match = pattern.fullmatch(entry.name)
+        if match is None or entry.kind != kind:
+            raise Failure(f"{files.join(folder, entry.name)} is no {kind} of a table")
+        if (other := numbers.setdefault(int(match[1]), entry)) is not entry:
+            raise Failure(f"{folder} has both {other.name} and {entry.name}. Take one away")
+    for number in range(max(least, len(numbers))):
+        if number not in numbers:
+            raise Failure(f"{folder} lacks the {kind} with number {number}. Copy the table again")
+    return [numbers[number] for number in sorted(numbers)]
 
 
 def dense_files(folder: str) -> tuple[str, ...]:

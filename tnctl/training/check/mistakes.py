@@ -15,10 +15,10 @@ from tnctl.schema import Conf, Data, Numeric, Train
 from tnctl.starting.column_figures import (
     GIVES_AWAY,
     Figures,
-    alike_rows,
     best_auc,
     figures,
     in_words,
+    rows_of_one_label,
     separator_of,
 )
 from tnctl.training.check.sample import EncodedSample
@@ -98,7 +98,7 @@ def _reason(column: Figures, labels: NDArray[np.float64], value: str) -> str:
     area = best_auc(column, labels)
     if area >= GIVES_AWAY:
         return f"alone it has an AUC of {area:.3f}"
-    rows = alike_rows(column, labels)
+    rows = rows_of_one_label(column.row_codes, labels)
     return in_words(rows, value) if rows else ""
 
 
