@@ -24,12 +24,12 @@ from redis import Redis
 from benchmarks import timing
 from tnctl.checkpoint.document import Clock
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.redis import redis_export
-from tnctl.serving.redis.bucket_commands import bucket_count, buckets_of
-from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
+from tnctl.serving.rows import redis_export
 from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, encode
+from tnctl.serving.rows.redis_embeddings import RedisEmbeddings, buckets_of
+from tnctl.serving.rows.redis_export import bucket_count
 from tnctl.serving.rows.selection import Group, Part
 from tnctl.tables.columns import group_salt, mix64
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph.graph_document import GraphManifest, GraphOutput
-from tnctl.serving.verify.endpoint import Endpoint
+from tnctl.serving.verification import Endpoint
 
 
 @functools.cache

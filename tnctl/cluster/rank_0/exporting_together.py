@@ -24,8 +24,8 @@ from tnctl.serving.rows.export_document import (
     Threshold,
     stem_of,
 )
-from tnctl.serving.rows.file_format import FileFormat, hashes_of
 from tnctl.serving.rows.precision import error_of_rows
+from tnctl.serving.rows.row_formats import FileFormat, hashes_of
 from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.plans import HASHES_PER_SHARD, shards_of
 

@@ -13,10 +13,10 @@ from tnctl.cluster.node import Node
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.schema import Conf
+from tnctl.serving.rows import format_of
 from tnctl.serving.rows.embeddings import FileEmbeddings, chain_of
 from tnctl.serving.rows.export import Chain, Request, Written, opened_part, write_groups
 from tnctl.serving.rows.export_document import ExportManifest, Threshold
-from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.plans import shards_of
 

@@ -36,6 +36,7 @@ from tnctl.model.graph import (
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
+from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.loaded_graph import (
@@ -46,7 +47,6 @@ from tnctl.serving.graph.loaded_graph import (
 )
 from tnctl.serving.graph.serving_json import Part, describe, whole
 from tnctl.serving.rows.precision import Arrays
-from tnctl.serving.verify.golden_checks import check_graph, golden_of_checkpoint
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5

@@ -1,4 +1,4 @@
-"""`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
+"""`tnctl export-embeddings`: the rows of a checkpoint, streamed in any format."""
 
 import os
 from collections import deque
@@ -18,7 +18,9 @@ from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
+from tnctl.serving import golden_checks
 from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
+from tnctl.serving.rows import file_formats, format_of, server_format
 from tnctl.serving.rows.embeddings import (
     GRACE,
     PREFIX,
@@ -40,9 +42,12 @@ from tnctl.serving.rows.export_document import (
     RowsManifest,
     SlotEntry,
 )
-from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
-from tnctl.serving.rows.file_format import FileFormat
-from tnctl.serving.rows.precision import Precision, RoundingError, encode
+from tnctl.serving.rows.precision import (
+    Precision,
+    RoundingError,
+    encode,
+)
+from tnctl.serving.rows.row_formats import FileFormat
 from tnctl.serving.rows.selection import (
     EVERYTHING,
     Group,
@@ -52,7 +57,6 @@ from tnctl.serving.rows.selection import (
     count_of,
     select,
 )
-from tnctl.serving.verify import golden_checks
 
 PARTS_AHEAD = 32
 GOLDEN_ROWS = 200

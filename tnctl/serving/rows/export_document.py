@@ -20,7 +20,7 @@ from tnctl.serving.artefact_document import (
     document,
     named,
 )
-from tnctl.serving.rows.export_formats import file_formats, format_of
+from tnctl.serving.rows import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, PrecisionError, RowShape
 
 MOST_WIDTH = 65_536  # floats of an embedding

@@ -16,11 +16,11 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
+from tnctl.serving.rows import server_format
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
-from tnctl.serving.rows.export_formats import server_format
-from tnctl.serving.rows.file_format import hashes_of, record_dtype
 from tnctl.serving.rows.precision import Records, error_of_rows
+from tnctl.serving.rows.row_formats import hashes_of, record_dtype
 from tnctl.serving.rows.selection import Group
 
 
