@@ -9,13 +9,13 @@ must give what their golden rows say, which is checked without a checkpoint too.
 
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -27,7 +27,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import Failure, UserError, quoted
+from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.evaluation.model_readers import LocalReader, Readers
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
@@ -155,7 +155,7 @@ def verify_endpoint(
     inputs = inputs_of(description.signatures.by_slot, golden.inputs(description))
     noun = outputs_noun(description, BY_SLOT)
     findings = []
-    for way, outputs in Endpoint(url, description).ways(inputs).items():
+    for way, outputs in PredictEndpoint(url, description).ways(inputs).items():
         what = f"{noun} of the endpoint, by {way}"
         if outputs is None:
             findings.append(CheckedFigure(what, True, "not supported there"))
@@ -231,8 +231,8 @@ class Examples:
         """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
         slots, layout = description.slots, self.model.layout
         taken = [*description.numeric, *(name for name in slots if slots[name].indicator)]
-        places = (layout.numeric_columns[name] for name in taken)
-        columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
+        ranges = (layout.numeric_columns[name] for name in taken)
+        columns = [at - layout.numeric_at + k for at, width in ranges for k in range(width)]
         return self.encoded.numeric[:, columns]
 
     def _rows_within(self, embeddings: Embeddings) -> list[CheckedFigure]:
@@ -241,13 +241,13 @@ class Examples:
         errors = {entry.group: entry.error for entry in content.groups}
         worst = bound = 0.0
         far = differing = left_out = 0
-        for place, layout in enumerate(self.model.layout.tables):
+        for table, layout in enumerate(self.model.layout.tables):
             names = {number: name for name, number in layout.groups.items()}
             of_weights = np.s_[int(layout.linear) : int(layout.linear) + layout.width]
             for slot, number in zip(layout.slots, layout.group_of, strict=True):
                 ids = np.unique(self.encoded.cells[slot].ids)
                 groups = np.full(len(ids), number, np.uint16)
-                trained, there = self._reader.rows(place, groups, ids)
+                trained, there = self._reader.rows(table, groups, ids)
                 rows, known = trained, np.zeros(len(ids), bool)
                 if (group := names[number]) in errors:
                     rows, known = embeddings.lookup(group, ids)
@@ -283,11 +283,11 @@ def cells_of(model: Model, batch: Batch) -> dict[str, Cells]:
             column += spread
             lengths = ends[:, column - 1] - first
             until = np.cumsum(lengths)
-            places = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
+            indices = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
             cells[slot] = Cells(
-                ids[places],
+                ids[indices],
                 np.concatenate(([0], until)).astype(np.int32),
-                None if weights is None else weights[places],
+                None if weights is None else weights[indices],
             )
     return cells
 
@@ -317,7 +317,7 @@ def same_inputs(
 
 
 def within(what: str, deviation: float) -> CheckedFigure:
-    """Whether logits are near enough."""
+    """Whether outputs are near enough to those expected."""
     return CheckedFigure(what, deviation <= TOLERANCE, f"{deviation:.1e} of {TOLERANCE}")
 
 
@@ -355,19 +355,14 @@ class RefusedError(Failure):
     """The service answered that it does not take the request."""
 
 
-class Endpoint:
+class PredictEndpoint:
     """The model at `url`, http://HOST:PORT/v1/models/NAME, whose graph is described."""
 
     def __init__(self, url: str, description: GraphManifest, seconds: float = SECONDS) -> None:
-        try:
-            parts = urlsplit(url)
-            fits = parts.scheme in ("http", "https") and parts.hostname and parts.path.strip("/")
-        except ValueError:
-            fits = False
-        if not fits:
-            raise UserError(
-                f"endpoint is http://HOST:PORT/v1/models/NAME. Received: endpoint={quoted(url)}"
-            )
+        refuse_if(
+            not re.fullmatch(r"https?://(?!/)(\[[^/\]]+\])?[^/\s\[\]]*/\S+", url),
+            f"endpoint is http://HOST:PORT/v1/models/NAME. Received: endpoint={quoted(url)}",
+        )
         self.url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
         self._outputs = description.outputs
         self._seconds = seconds
@@ -399,58 +394,42 @@ class Endpoint:
     def _predicted(self, way: str, inputs: Arrays) -> Arrays:
         """The outputs for some examples, by name."""
         key, answer_key = FORMS[way]
-        rows = len(next(iter(inputs.values())))
         given: Any = {name: array.tolist() for name, array in inputs.items()}
+        rows = len(next(iter(given.values())))
         if way == ROW:
-            given = [
-                dict(zip(given, values, strict=True))
-                for values in zip(*given.values(), strict=True)
-            ]
-        answer = self._answer({"signature_name": BY_SLOT, key: given}, answer_key)
-        if way == ROW:
-            if not isinstance(answer, list) or len(answer) != rows:
-                raise self._odd(f"its {answer_key} are no list of {rows}", answer)
-            by_row = [self._by_name(prediction) for prediction in answer]
-            answer = {name: [values[name] for values in by_row] for name in by_row[0]}
-        return {
-            name: self._array(name, values, rows) for name, values in self._by_name(answer).items()
-        }
-
-    def _by_name(self, answer: Any) -> dict[str, Any]:
-        """Outputs by their names; of a model with one output there are none."""
+            columns = given.values()
+            given = [dict(zip(given, row, strict=True)) for row in zip(*columns, strict=True)]
+        text = self._answer({"signature_name": BY_SLOT, key: given})
         names = [output.name for output in self._outputs]
-        if isinstance(answer, dict):
-            if absent := [name for name in names if name not in answer]:
-                raise self._odd(f"it has no output {absent[0]}", answer)
-            return {name: answer[name] for name in names}
-        if len(names) > 1:
-            raise self._odd(f"its outputs have no names, and there are {len(names)}", answer)
-        return {names[0]: answer}
-
-    def _array(self, name: str, values: Any, rows: int) -> Floats:
-        """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows]."""
-        [shape] = [output.shape for output in self._outputs if output.name == name]
         try:
-            array = np.array(NUMBERS.validate_python(values), np.float32)
-        except ValueError:  # also of lists that are not equally long
-            raise self._odd("an output is no list of numbers", values) from None
-        if array.shape not in ((rows, *shape), (rows, *(shape or (1,)))):
-            raise self._odd(f"an output is {list(array.shape)}, not {[rows, *shape]}", values)
-        if not np.isfinite(array).all():
-            raise self._odd("an output is NaN or infinite", values)
-        return array.reshape(rows, *shape)
+            values = json.loads(text)[answer_key]
+            if way == ROW and isinstance(values[0], dict):
+                values = {name: [prediction[name] for prediction in values] for name in names}
+            elif len(names) == 1 and not isinstance(values, dict):
+                values = {names[0]: values}  # the only output of a model has no name
+            return {
+                output.name: array_of(values[output.name], rows, output.shape)
+                for output in self._outputs
+            }
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+            raise Failure(
+                f"{self.url} gives an answer that is not of the predict API ({reason}): "
+                f"{quoted(text)}. Answer as TensorFlow Serving does"
+            ) from None
 
-    def _answer(self, body: Mapping[str, Any], key: str) -> Any:
-        """The value of a key of the answer to a request."""
+    def _answer(self, body: Mapping[str, Any]) -> bytes:
+        """The answer to a request."""
         request = urllib.request.Request(
             self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=self._seconds) as response:
-                text = response.read(MOST_BYTES + 1)
+                text: bytes = response.read(MOST_BYTES)
+                return text
         except urllib.error.HTTPError as error:
             with error:
-                message = f"{self.url} answers {error.code}: {error_of(error.read(MOST_BYTES))}"
+                message = f"{self.url} answers {error.code}: {quoted(error.read(MOST_BYTES))}"
             if 400 <= error.code < 500:
                 way = "It must take the inputs of signature by_slot"
                 raise RefusedError(f"{message}. {way}") from None
@@ -461,28 +440,16 @@ class Endpoint:
             if isinstance(reason, TimeoutError):
                 what = f"does not answer within {self._seconds:g} s. Look into its log"
             raise Failure(f"{self.url} {what}") from None
-        if len(text) > MOST_BYTES:
-            raise self._odd(f"it has over {MOST_BYTES:,} bytes", text)
-        try:
-            answer = json.loads(text)
-        except (ValueError, RecursionError):
-            raise self._odd("it is no JSON", text) from None
-        if not isinstance(answer, dict) or key not in answer:
-            raise self._odd(f"it has no '{key}'", answer)
-        return answer[key]
-
-    def _odd(self, what: str, answer: Any) -> Failure:
-        """An answer that is not of the API."""
-        shown = answer if isinstance(answer, bytes) else json.dumps(answer)
-        return Failure(
-            f"{self.url} gives an answer that is not of the predict API, {what}: {quoted(shown)}. "
-            "Answer as TensorFlow Serving does"
-        )
 
 
-def error_of(body: bytes) -> str:
-    """The message of an error's body."""
-    try:
-        return quoted(str(json.loads(body)["error"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return quoted(body)
+def array_of(values: Any, rows: int, shape: tuple[int, ...]) -> Floats:
+    """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows].
+
+    Raises ValueError for what are no such finite numbers.
+    """
+    array = np.array(NUMBERS.validate_python(values), np.float32)
+    if array.shape not in ((rows, *shape), (rows, *(shape or (1,)))):
+        raise ValueError(f"an output is {list(array.shape)}, not {[rows, *shape]}")
+    if not np.isfinite(array).all():
+        raise ValueError("an output is NaN or infinite")
+    return array.reshape(rows, *shape)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tnctl import limits, manifest
 from tnctl.checkpoint.chain import GOLDEN
-from tnctl.documents import Count, Name
+from tnctl.documents import Count, Name, Uint32
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError, FileEntry
 from tnctl.serving.artefact_document import document
@@ -23,7 +23,7 @@ from tnctl.serving.rows.precision import LookedUp, Uint64s, decode
 from tnctl.serving.rows.redis_session import client_of, shown, translated
 from tnctl.serving.rows.row_formats import hashes_of
 
-MOST_BUCKETS = 2**32 - 1
+Buckets = Annotated[Uint32, Field(ge=1)]
 VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
 POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
 
@@ -36,7 +36,7 @@ TRIES = 10  # switches in the middle of one reading
 class BucketGroup(GroupRows):
     """A share group whose rows are in hashes of a Redis server."""
 
-    buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)]
+    buckets: Buckets
     fields_per_row: Annotated[int, Field(ge=1, le=256)]
 
 
@@ -54,7 +54,7 @@ class VersionRecord:
     """What `PREFIX:versions` has of a version: its state, and the buckets of each group."""
 
     state: State
-    groups: dict[Name, Annotated[int, Field(ge=1, le=MOST_BUCKETS)]]
+    groups: dict[Name, Buckets]
 
 
 def buckets_of(hashes: Uint64s, count: int) -> Uint64s:
@@ -211,11 +211,10 @@ class RedisEmbeddings:
                 if pointer is None:
                     break
                 name = self._keys.key(self._keys.pointer(pointer)[0], "manifest")
-                with self._client.pipeline(transaction=False) as pipeline:
-                    text, now = pipeline.get(name).get(self._keys.key("current")).execute()
-                if now == pointer:
+                if (text := self._client.get(name)) is not None:
                     self._take(pointer, self._keys.parsed(text, name))
                     return
+                # The version was removed after the pointer was read.
         raise self._keys.nothing()
 
     def _values(self, group: str, ids: Uint64s) -> list[bytes | None] | None:

@@ -40,7 +40,7 @@ from tnctl.serving.rows.redis_embeddings import (
     entry_of,
 )
 from tnctl.serving.rows.redis_session import Session, Word, WriterLock, translated
-from tnctl.serving.rows.selection import Part, Selection, count_of
+from tnctl.serving.rows.selection import SelectedRows, Selection, count_of
 
 # A server stores a hash in one piece of memory while it has few fields, none longer than this.
 PART_BYTES = 64
@@ -76,7 +76,7 @@ def bucket_count(rows: int, fields: int) -> int:
     return max(1, round(rows * fields / FIELDS_PER_BUCKET))
 
 
-def commands_of(part: Part, payload: Payloads, key: str, buckets: int) -> Iterator[Packed]:
+def commands_of(part: SelectedRows, payload: Payloads, key: str, buckets: int) -> Iterator[Packed]:
     """HDEL of the removed keys of a part, and HSET of its rows, stored as `payload`.
 
     `key` is what the names of the keys of the group's `buckets` begin with; their numbers follow.

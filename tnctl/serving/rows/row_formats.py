@@ -36,7 +36,7 @@ from tnctl.serving.rows.precision import (
     decode,
     encode,
 )
-from tnctl.serving.rows.selection import Group
+from tnctl.serving.rows.selection import SelectedGroup
 from tnctl.tables import key_hashes
 from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 
@@ -88,14 +88,14 @@ class FileFormat(ABC):
     counts_first: ClassVar[bool] = False  # a writer needs the exact number of rows
 
     def names(self, group: str, removed: int) -> dict[str, Any]:
-        """The files of a group that has so many removed keys, by the fields of FileGroup."""
+        """The files of a group that has `removed` removed keys, by the fields of FileGroup."""
         removed_suffix = self.removed_suffix if removed else None
         suffixes = {"file": self.suffix, "removed_file": removed_suffix, "index": self.index_suffix}
         return {key: suffix and group + suffix for key, suffix in suffixes.items()}
 
     @abstractmethod
     def open_writer(
-        self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
     ) -> GroupWriter:
         """The writer of a group's files, whose counts must be right; `stack` closes them.
 
@@ -178,7 +178,7 @@ class BlockFormat(FileFormat):
         self,
         stack: ExitStack,
         inventory: Inventory,
-        group: Group,
+        group: SelectedGroup,
         delta: bool,  # noqa: ARG002
     ) -> "BlockWriter":
         return BlockWriter(self, stack, inventory, group)
@@ -205,9 +205,9 @@ class BlockFormat(FileFormat):
                     wanted = hashes[first : last + 1]
                     at = np.minimum(np.searchsorted(stored_hashes, wanted), len(records) - 1)
                     hit = stored_hashes[at] == wanted
-                    places, matching = first + np.flatnonzero(hit), records[at[hit]]
-                    rows[places] = decode(matching["payload"], entry.shape)
-                    known[places] = ~matching["removed"]
+                    indices, matching = first + np.flatnonzero(hit), records[at[hit]]
+                    rows[indices] = decode(matching["payload"], entry.shape)
+                    known[indices] = ~matching["removed"]
             return rows[inverse], known[inverse]
 
         return of_ids
@@ -246,7 +246,7 @@ class BlockWriter:
     """Writes the rows and the removed ids of a group into two files."""
 
     def __init__(
-        self, format: BlockFormat, stack: ExitStack, inventory: Inventory, group: Group
+        self, format: BlockFormat, stack: ExitStack, inventory: Inventory, group: SelectedGroup
     ) -> None:
         def buffer(name: str, shape: RowShape | None, rows: int) -> Buffer:
             file = stack.enter_context(inventory.writing(name))
@@ -433,7 +433,7 @@ class DictionaryFormat(FileFormat):
     mapped = counts_first = True
 
     def open_writer(
-        self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
     ) -> "GroupDictionaryWriter":
         return GroupDictionaryWriter(stack, inventory, group, delta)
 
@@ -450,7 +450,9 @@ class DictionaryFormat(FileFormat):
 class GroupDictionaryWriter:
     """Writes the dictionary of a group, and its index."""
 
-    def __init__(self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool) -> None:
+    def __init__(
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
+    ) -> None:
         names, shape = DictionaryFormat().names(group.stem, group.removed), group.shape
         self._inventory, self._index = inventory, names["index"]
         self._writer = DictionaryWriter(
@@ -485,11 +487,10 @@ class DictionaryGroup:
         with files.translated(self._url), reported_damage(self._url):
             self.dictionary = stored = Dictionary(str(path), str(index))
             precision = cast(Precision, stored.precision)
-            if RowShape(stored.linear, stored.width, stored.cvm, precision) != entry.shape:
-                raise ValueError("its rows are not those that the manifest says")
-            counts = stored.rows - stored.removed, stored.removed
-            if (*counts, str(stored.salt)) != (entry.rows, entry.removed, entry.salt):
-                raise ValueError("its keys are not those that the manifest says")
+            shape = RowShape(stored.linear, stored.width, stored.cvm, precision)
+            header = shape, stored.rows - stored.removed, stored.removed, str(stored.salt)
+            if header != (entry.shape, entry.rows, entry.removed, entry.salt):
+                raise ValueError("its header is not what the manifest says")
 
     def sources(self, count: int = 1) -> list[Iterator[Records]]:
         return [self._records(max(1, BYTES_PER_READ // count // (self._shape.stride + 8)))]
