@@ -107,12 +107,8 @@ def test_what_is_refused(cli, folder, server):
     assert done.code == 2 and "given twice" in done.last and "secret" not in done.err
     done = cli("split-graph", "output=run", f"to={secret}", cwd=folder)
     assert done.code == 1 and "secret" not in done.err
-    done = export(cli, folder, first, "elsewhere", "grace=5")
-    assert done.code == 2 and "grace" in done.last
     done = export(cli, folder, first, server.url, "grace=soon")
     assert done.code == 2 and "grace" in done.last
-    done = export(cli, folder, first, server.url, "format=parquet")
-    assert done.code == 2 and "format" in done.last
 
 
 @pytest.mark.long
