@@ -16,9 +16,8 @@ from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving.artefact_document import CheckpointReference
 from tnctl.serving.rows import file_formats, format_of, row_formats
-from tnctl.serving.rows.embeddings import open_embeddings
-from tnctl.serving.rows.export import group_fields
-from tnctl.serving.rows.export_document import ExportManifest, FileGroup, Filter
+from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
+from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
 from tnctl.serving.rows.precision import RowShape, decode, encode
 from tnctl.serving.rows.selection import SelectedGroup
 from tnctl.tables.columns import group_salt
@@ -34,27 +33,46 @@ SHAPES = {
 EDGES = np.array([0, 1, 2**32, 2**63, 2**64 - 1], np.uint64)
 
 
-def export(folder, encoding, groups):
-    """An export of groups: name -> (shape, {id: row})."""
-    inventory, entries, format = Inventory(str(folder)), [], format_of(encoding)
+def made(folder, encoding, groups, base=None, number=0):
+    """An export of groups: name -> (shape, {id: row, or None when it was removed})."""
+    inventory, entries = Inventory(str(folder)), []
     for name, (shape, rows) in groups.items():
         ids = np.array(list(rows), np.uint64)
         hashes = row_formats.hashes_of(name, ids)
         order = np.argsort(hashes)
-        floats = np.array(list(rows.values()), np.float32).reshape(len(ids), shape.columns)
-        group = SelectedGroup(name, "table", 0, shape, int(group_salt(name)), len(ids))
+        removed = np.array([rows[int(id_)] is None for id_ in ids], bool)
+        floats = np.array(
+            [np.zeros(shape.columns) if row is None else row for row in rows.values()], np.float32
+        ).reshape(len(ids), shape.columns)
+        salt = int(group_salt(name))
+        group = SelectedGroup(
+            name, "table", 0, shape, salt, int((~removed).sum()), int(removed.sum())
+        )
         with ExitStack() as stack:
-            writer = format.open_writer(stack, inventory, group, False)
-            writer.add(ids[order], hashes[order], encode(floats[order], shape), None)
+            format = format_of(encoding)
+            writer = format.open_writer(stack, inventory, group, base is not None)
+            payload = encode(floats[order], shape)
+            writer.add(ids[order], hashes[order], payload, removed[order] if base else None)
             writer.finish()
-        entries.append(FileGroup(**group_fields(group), **format.names(name, 0)))
+            entries.append(
+                FileGroup(
+                    group=name, table="table", rows=group.rows, removed=group.removed,
+                    linear=shape.linear, width=shape.width, cvm=shape.cvm,
+                    precision=shape.precision, salt=str(salt), **format.names(name, group.removed),
+                )
+            )  # fmt: skip
     content = ExportManifest(
         format=ExportManifest.FORMAT, version=1,
         checkpoint=CheckpointReference(folder="checkpoint", sha256="0" * 64, step=1),
-        kind="full", base=None, number=0, encoding=encoding, precision=shape.precision,
-        filter=Filter(), clock=Clock(1), sessions=(), groups=tuple(entries), slots=(),
-        golden=None, files=inventory.files,
+        kind="delta" if base else "full", base=base, number=number, encoding=encoding,
+        precision=shape.precision, filter=Filter(), clock=Clock(1), sessions=(),
+        groups=tuple(entries), slots=(), golden=None, files=inventory.files,
     )  # fmt: skip
+    return content, inventory
+
+
+def export(folder, encoding, groups, base=None, number=0):
+    content, inventory = made(folder, encoding, groups, base, number)
     return inventory.complete(content)
 
 
@@ -124,6 +142,48 @@ def test_lookups(tmp_path, monkeypatch, encoding, name, small):
             same(embeddings, group, rows, shape, ids_of(rows)[::2])  # not contiguous
         with pytest.raises(Failure, match="a has no group shop"):
             embeddings.lookup("shop", EDGES)
+
+
+@pytest.mark.parametrize("encoding", file_formats())
+def test_stacks(tmp_path, encoding):
+    """A full export and eight deltas, with ids that come and go; some deltas have nothing."""
+    shape, random = SHAPES["all"], np.random.default_rng(4)
+    rows, base, there = model(shape, 3, 400), None, {}
+    for number in range(9):
+        if number:
+            ids = [*rows, *random.integers(0, 2**64, 50, dtype=np.uint64).tolist()]
+            changes = {
+                int(id_): None if random.random() < 0.3 else random.normal(size=shape.columns)
+                for id_ in random.choice(np.array(ids, np.uint64), 0 if number == 3 else 60)
+            }
+        else:
+            changes = rows
+        groups = {"user": (shape, changes), "item": (shape, {})}
+        content = export(tmp_path / str(number), encoding, groups, base, number)
+        base = Base(folder=str(number), sha256=content.sha256)
+        there |= {id_: row if row is None else np.float32(row) for id_, row in changes.items()}
+        rows = {id_: row for id_, row in there.items() if row is not None}
+        with closing(open_embeddings(str(tmp_path / str(number)))) as embeddings:
+            assert len(embeddings.exports) == number + 1
+            assert embeddings.manifest == content
+            same(embeddings, "user", rows, shape, ids_of(there))
+            same(embeddings, "item", {}, shape, ids_of(there)[:9])
+
+
+@pytest.mark.parametrize("encoding", file_formats())
+def test_what_is_written_is_read_before_it_counts(tmp_path, encoding):
+    shape = SHAPES["all"]
+    first = model(shape, 1, 50)
+    content = export(tmp_path / "0", encoding, {"user": (shape, first)})
+    changes = {0: None, 1: np.ones(shape.columns, np.float32)}
+    base = Base(folder="0", sha256=content.sha256)
+    with closing(open_embeddings(str(tmp_path / "0"))) as since:
+        written, _ = made(tmp_path / "1", encoding, {"user": (shape, changes)}, base, 1)
+        exports = [*since.exports, (str(tmp_path / "1"), written)]
+        with closing(FileEmbeddings(exports)) as embeddings:
+            same(embeddings, "user", first | changes, shape, ids_of(first))
+        same(since, "user", first, shape, ids_of(first))
+    assert not (tmp_path / "1" / manifest.NAME).exists()
 
 
 def test_a_dictionary_elsewhere_is_fetched_and_removed(tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
-from tnctl.serving.rows import file_formats, format_of, row_formats, selection
 from tnctl.serving.rows import precision as precisions
+from tnctl.serving.rows import row_formats, selection
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
@@ -134,6 +134,27 @@ def lives(tmp_path_factory):
     return {name: history(folder / name, more) for name, more in LIVES.items()}
 
 
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("encoding", ["parquet", "dictionary"])
+def test_lower_precision_and_its_error(lives, tmp_path, precision, encoding):
+    run, checkpoints = lives["changing"]
+    folder, state = checkpoints[-1]
+    content = export(folder, run, tmp_path / "a", encoding=encoding, precision=precision)
+    check_equal(tmp_path / "a", passing(state, run, Filter()))
+    for entry in content.groups:
+        shape = RowShape(entry.linear, entry.width, entry.cvm, precision)
+        exact = np.array([floats for _, floats in state[entry.group].values()])
+        kept = np.array([stored(shape, floats) for floats in exact])
+        apart = np.abs(kept.astype(float) - exact)
+        assert entry.error.max == apart.max() > 0
+        weights = apart[:, 1 : 1 + shape.width]
+        assert entry.error.rms == pytest.approx(np.sqrt((weights**2).mean()))
+        assert entry.error.max <= entry.error.bound
+        largest = np.abs(exact[:, 1 : 1 + shape.width]).max()
+        half = largest / 254 if precision == "int8" else largest / 2048
+        assert half / 2 < entry.error.bound <= half * 1.001
+
+
 @pytest.mark.parametrize("name", [name for name in FILTERS if name != "all"])
 def test_a_filter_lets_through_what_it_says(lives, tmp_path, name):
     run, checkpoints = lives["changing"]
@@ -187,61 +208,20 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
 # ---- Deltas -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("storage", ["disk", "elsewhere"])
-@pytest.mark.parametrize(
-    ("encoding", "precision"),
-    [(name, precision) for name in file_formats() for precision in format_of(name).precisions],
-)
-def test_exports_and_deltas_have_what_the_tables_read(
-    lives, tmp_path, encoding, precision, storage
-):
-    run, checkpoints = lives["changing" if storage == "disk" else "plain"]
-    root = tmp_path if storage == "disk" else f"memory://exports/{encoding}-{precision}"
+@pytest.mark.parametrize("encoding", ["parquet", "text", "dictionary"])
+@pytest.mark.parametrize("life", LIVES)
+def test_deltas_over_a_full_export_are_a_full_export(lives, tmp_path, life, encoding):
+    run, checkpoints = lives[life]
     since = None
     for number, (folder, state) in enumerate(checkpoints):
-        to = f"{root}/{number}"
-        content = export(folder, run, to, encoding=encoding, precision=precision, since=since)
+        to = tmp_path / str(number)
+        content = export(folder, run, to, encoding=encoding, since=since)
         check_equal(to, passing(state, run, Filter()))
-        assert (content.number, content.kind) == (number, "delta" if number else "full")
+        assert content.number == number
         if number:
+            assert content.kind == "delta"
             assert content.base.folder == str(number - 1)
-        elif precision != "float32":
-            check_errors(content, state)
-        since = to
-
-
-def check_errors(content, state):
-    """The stated errors are those of the stored rows, and no larger than the bound."""
-    for entry in content.groups:
-        shape = RowShape(entry.linear, entry.width, entry.cvm, entry.precision)
-        exact = np.array([floats for _, floats in state[entry.group].values()])
-        kept = np.array([stored(shape, floats) for floats in exact])
-        apart = np.abs(kept.astype(float) - exact)
-        assert entry.error.max == apart.max() > 0
-        weights = apart[:, 1 : 1 + shape.width]
-        assert entry.error.rms == pytest.approx(np.sqrt((weights**2).mean()))
-        assert entry.error.max <= entry.error.bound
-        largest = np.abs(exact[:, 1 : 1 + shape.width]).max()
-        half = largest / 254 if entry.precision == "int8" else largest / 2048
-        assert half / 2 < entry.error.bound <= half * 1.001
-
-
-def stored_rows(selected):
-    """{(group, id): payload, or None where removed} of a selection; its counts are right."""
-    rows_, counts = {}, {}
-    for part in selected.parts():
-        assert (part.hashes[1:] > part.hashes[:-1]).all()
-        removed = np.zeros(len(part.ids), bool) if part.removed is None else part.removed
-        assert not part.rows[removed].any()
-        payload = encode(part.rows, part.group.shape)
-        for id_, gone, row in zip(part.ids.tolist(), removed, payload, strict=True):
-            rows_[part.group.name, id_] = None if gone else row.tobytes()
-        kept, lost = counts.get(part.group.name, (0, 0))
-        more = int(removed.sum())
-        counts[part.group.name] = kept + len(removed) - more, lost + more
-    for group in selected.groups:
-        assert counts.get(group.name, (0, 0)) == (group.rows, group.removed)
-    return rows_
+        since = str(to)
 
 
 @pytest.mark.parametrize("precision", precisions.PRECISIONS)
@@ -252,7 +232,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
     opened = [(open_checkpoint(folder), state) for folder, state in checkpoints]
     for first, last in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 3)):
         (base, was), (checkpoint, now) = opened[first], opened[last]
-        filter = FILTERS[name]
+        filter, old = FILTERS[name], {}
         selected = select(base, run.conf.slots, Wanted(filter, precision))
         since = exporting.described(
             exporting.ExportRequest(
@@ -265,11 +245,13 @@ def test_a_delta_is_what_differs(lives, precision, name):
             ),
             [GroupRows(**exporting.group_fields(group)) for group in selected.groups],
         )
-        old = stored_rows(selected)
-        assert None not in old.values()
-        differing = stored_rows(
-            select(checkpoint, run.conf.slots, Wanted(filter, precision, since))
-        )
+        for part in selected.parts():
+            assert part.removed is None
+            payload = encode(part.rows, part.group.shape)
+            for id_, row in zip(part.ids.tolist(), payload, strict=True):
+                old[part.group.name, id_] = row.tobytes()
+        delta = select(checkpoint, run.conf.slots, Wanted(filter, precision, since))
+        after, counts = dict(old), {}
         changed = {
             (group, id_)
             for group, rows_of_group in now.items()
@@ -277,10 +259,39 @@ def test_a_delta_is_what_differs(lives, precision, name):
             if id_ not in was[group]
             or was[group][id_][1].tobytes() != rows_of_group[id_][1].tobytes()
         }
-        # What nobody has changed is not written again.
-        assert {key for key, row in differing.items() if row} & old.keys() <= changed
-        after = {key: row for key, row in (old | differing).items() if row}
-        assert after == stored_rows(select(checkpoint, run.conf.slots, Wanted(filter, precision)))
+        for part in delta.parts():
+            assert (part.hashes[1:] > part.hashes[:-1]).all()
+            removed = np.zeros(len(part.ids), bool) if part.removed is None else part.removed
+            assert not part.rows[removed].any()
+            gone, there = counts.get(part.group.name, (0, 0))
+            more = int(removed.sum())
+            counts[part.group.name] = gone + more, there + len(removed) - more
+            payload = encode(part.rows, part.group.shape)
+            for id_, out, row in zip(part.ids.tolist(), removed, payload, strict=True):
+                key = part.group.name, id_
+                if out:
+                    after.pop(key, None)
+                else:
+                    # Nothing is told again that nobody has changed.
+                    assert key in changed or key not in old, key
+                    after[key] = row.tobytes()
+        for group in delta.groups:
+            assert counts.get(group.name, (0, 0)) == (group.removed, group.rows)
+        expected = {}
+        for part in select(checkpoint, run.conf.slots, Wanted(filter, precision)).parts():
+            payload = encode(part.rows, part.group.shape)
+            for id_, row in zip(part.ids.tolist(), payload, strict=True):
+                expected[part.group.name, id_] = row.tobytes()
+        assert after == expected
+
+
+def test_an_empty_delta(lives, tmp_path):
+    run, checkpoints = lives["changing"]
+    folder, state = checkpoints[0]
+    export(folder, run, tmp_path / "a")
+    content = export(folder, run, tmp_path / "b", since=str(tmp_path / "a"))
+    assert all(entry.rows == 0 for entry in content.groups)
+    check_equal(tmp_path / "b", passing(state, run, Filter()))
 
 
 def test_a_delta_elsewhere_names_its_base_by_its_path(lives, tmp_path):
@@ -321,6 +332,17 @@ def test_what_a_delta_cannot_be_of(lives, tmp_path):
     with pytest.raises(Failure, match="manifest"):
         export(second, run, to, since=str(tmp_path / "nothing"))
     open_embeddings(base).close()
+
+
+def test_no_more_deltas_than_readers_stack(lives, tmp_path):
+    run, checkpoints = lives["plain"]
+    export(checkpoints[0][0], run, tmp_path / "0")
+    for number in range(1, 9):
+        export(
+            checkpoints[1][0], run, tmp_path / str(number), since=str(tmp_path / f"{number - 1}")
+        )
+    check_equal(tmp_path / "8", passing(checkpoints[1][1], run, Filter()))
+    refused("tnctl fold", checkpoints[1][0], run, tmp_path / "9", since=str(tmp_path / "8"))
 
 
 def test_who_came_from_whom(tmp_path):

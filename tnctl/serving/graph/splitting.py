@@ -9,6 +9,7 @@ need are removed. The weights that are left become variables again, unless froze
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,14 +223,21 @@ def sliced(
 
 
 def constants(graph: Any, references: list[str]) -> Arrays:
-    """The values of those tensors of a graph that are known without running it, by reference.
+    """The values of the tensors of a graph that do not depend on its inputs, by reference.
 
     `references` name tensors as inputs of nodes do; each array has its tensor's shape and dtype.
     """
-    with tf.Graph().as_default():
-        tensors = tf.import_graph_def(graph, return_elements=references, name="")
-        values = zip(references, map(tf.get_static_value, tensors), strict=True)
-        return {reference: value for reference, value in values if value is not None}
+    nodes = {node.name: node for node in graph.node}
+
+    @cache
+    def fixed(reference: str) -> bool:
+        node = nodes[reference.partition(":")[0]]
+        return node.op != "Placeholder" and all(map(fixed, node.input))
+
+    wanted = list(filter(fixed, dict.fromkeys(references)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors = tf.import_graph_def(graph, return_elements=wanted, name="")
+        return dict(zip(wanted, session.run(tensors), strict=True))
 
 
 def variables(function: Any, graph: Any) -> dict[str, Any]:

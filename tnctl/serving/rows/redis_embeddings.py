@@ -211,10 +211,11 @@ class RedisEmbeddings:
                 if pointer is None:
                     break
                 name = self._keys.key(self._keys.pointer(pointer)[0], "manifest")
-                if (text := self._client.get(name)) is not None:
+                with self._client.pipeline(transaction=False) as pipeline:
+                    text, now = pipeline.get(name).get(self._keys.key("current")).execute()
+                if now == pointer:
                     self._take(pointer, self._keys.parsed(text, name))
                     return
-                # The version was removed after the pointer was read.
         raise self._keys.nothing()
 
     def _values(self, group: str, ids: Uint64s) -> list[bytes | None] | None:
