@@ -76,7 +76,7 @@ def measure(rounds: int, root: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint.chain import open_checkpoint
     from tnctl.serving.rows.export import export
-    from tnctl.serving.rows.file_format import BlockFormat
+    from tnctl.serving.rows.row_formats import BlockFormat
 
     checkpoint = open_checkpoint(str(root / "checkpoint"))
     conf = schema.from_values(checkpoint.conf())

@@ -24,13 +24,13 @@ from redis import Redis
 from benchmarks import timing
 from tnctl.checkpoint.document import Clock
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.redis import redis_export
-from tnctl.serving.redis.bucket_commands import bucket_count, buckets_of
-from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
+from tnctl.serving.rows import redis_export
 from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, encode
-from tnctl.serving.rows.selection import Group, Part
+from tnctl.serving.rows.redis_embeddings import RedisEmbeddings, buckets_of
+from tnctl.serving.rows.redis_export import bucket_count
+from tnctl.serving.rows.selection import SelectedGroup, SelectedRows
 from tnctl.tables.columns import group_salt, mix64
 
 GROUP = "id"
@@ -44,16 +44,18 @@ PER_LOOKUP = 26
 class Rows:
     """A selection of made-up rows."""
 
-    groups: list[Group]
+    groups: list[SelectedGroup]
     ids: NDArray[np.uint64]
     hashes: NDArray[np.uint64]
     rows: NDArray[np.float32]
     kind: str = "full"
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SelectedRows]:
         for at in range(0, len(self.ids), PART):
             cut = slice(at, at + PART)
-            yield Part(self.groups[0], self.ids[cut], self.hashes[cut], self.rows[cut], None)
+            yield SelectedRows(
+                self.groups[0], self.ids[cut], self.hashes[cut], self.rows[cut], None
+            )
 
 
 def made(count: int) -> Rows:
@@ -62,7 +64,7 @@ def made(count: int) -> Rows:
     hashes = mix64(ids ^ np.uint64(group_salt(GROUP)))
     order = np.argsort(hashes)
     rows = rng.standard_normal((count, SHAPE.columns)).astype(np.float32)
-    group = Group(GROUP, "table", 0, SHAPE, group_salt(GROUP), count, 0)
+    group = SelectedGroup(GROUP, "table", 0, SHAPE, group_salt(GROUP), count, 0)
     return Rows([group], ids[order], hashes[order], rows)
 
 

@@ -206,7 +206,7 @@ def one_server():
 @pytest.fixture
 def _short_locks(monkeypatch):
     """A writer that was killed keeps the next one out for a second, and not for ten."""
-    from tnctl.serving.redis import redis_session
+    from tnctl.serving.rows import redis_session
 
     monkeypatch.setattr(redis_session, "LOCK_SECONDS", 1.0)
 

@@ -16,12 +16,12 @@ import pytest
 
 from tnctl.checkpoint.document import Clock
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.redis import redis_embeddings, redis_export
-from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
+from tnctl.serving.rows import redis_embeddings, redis_export
 from tnctl.serving.rows.export import group_fields
 from tnctl.serving.rows.export_document import Filter, GroupRows, RowsManifest
 from tnctl.serving.rows.precision import RowShape, decode, encode
-from tnctl.serving.rows.selection import Group, Part
+from tnctl.serving.rows.redis_embeddings import RedisEmbeddings
+from tnctl.serving.rows.selection import SelectedGroup, SelectedRows
 from tnctl.tables.columns import group_salt, mix64
 
 redis = pytest.importorskip("redis")
@@ -104,7 +104,7 @@ class Selected:
                 if self.meanwhile:
                     self.meanwhile(number)
                 if len(ids):
-                    yield Part(group, ids, hashes, rows, removed if removed.any() else None)
+                    yield SelectedRows(group, ids, hashes, rows, removed if removed.any() else None)
 
 
 def made(rows, shapes=None, seed=0, first=0, value=None):
@@ -129,7 +129,7 @@ def ordered(name, ids, floats, removed):
 
 def group_of(name, shape, data):
     removed = int(data[3].sum())
-    return Group(name, "table", 0, shape, group_salt(name), len(data[0]) - removed, removed)
+    return SelectedGroup(name, "table", 0, shape, group_salt(name), len(data[0]) - removed, removed)
 
 
 def delta(changed, removed=(), shape=None, seed=1):

@@ -333,7 +333,7 @@ def test_outputs_that_are_no_floats(tmp_path):
     def doubled(x):
         return {"logits": tf.cast(x, tf.float64)}
 
-    with pytest.raises(Failure, match=r"output logits of float64 .*Leave aot= out"):
+    with pytest.raises(Failure, match=r"output 'logits' of float64 .*Leave aot= out"):
         aot.compile_sizes(saved(tmp_path / "saved", doubled), [2], Inventory(str(tmp_path)))
 
 

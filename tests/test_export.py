@@ -15,8 +15,8 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.compaction import compact
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
-from tnctl.serving.rows import file_format, selection
 from tnctl.serving.rows import precision as precisions
+from tnctl.serving.rows import row_formats, selection
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, Filter, GroupRows
 from tnctl.serving.rows.precision import RowShape, decode, encode, parted
@@ -197,7 +197,7 @@ def test_bytes_do_not_depend_on_how_rows_come(lives, tmp_path, monkeypatch, enco
     compact(open_checkpoint(folder), str(tmp_path / "compact"))
     sessions = open_checkpoint(str(tmp_path / "compact")).sessions
     assert sessions == open_checkpoint(folder).sessions != ()
-    monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 8)
+    monkeypatch.setattr(row_formats.BlockFormat, "rows_per_block", 8)
     contents = [export(folder, run, tmp_path / "a", encoding=encoding)]
     monkeypatch.setattr(rows, "BYTES_PER_READ", 200)
     contents.append(export(tmp_path / "compact", run, tmp_path / "b", encoding=encoding))
@@ -235,7 +235,7 @@ def test_a_delta_is_what_differs(lives, precision, name):
         filter, old = FILTERS[name], {}
         selected = select(base, run.conf.slots, Wanted(filter, precision))
         since = exporting.described(
-            exporting.Request(
+            exporting.ExportRequest(
                 checkpoint=base,
                 conf=run.conf,
                 encoding="parquet",

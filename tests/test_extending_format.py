@@ -14,14 +14,14 @@ from dataless_runs import IDS, Run, conf_of
 from tnctl import manifest, ownership
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import Failure, UserError
+from tnctl.serving import rows
+from tnctl.serving.rows import Registered, file_formats
 from tnctl.serving.rows import export as exporting
-from tnctl.serving.rows import export_formats
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest
-from tnctl.serving.rows.export_formats import Registered, file_formats
-from tnctl.serving.rows.file_format import BlockFormat
 from tnctl.serving.rows.folding import fold
 from tnctl.serving.rows.precision import decode, encode
+from tnctl.serving.rows.row_formats import BlockFormat
 
 ALL = np.arange(IDS + 5, dtype=np.uint64)  # the last ones have no rows
 
@@ -52,9 +52,11 @@ class JsonLinesFormat(BlockFormat):
 def registered(monkeypatch):
     """The three product files: the module, the line of the registry, the names of owned files."""
     module = types.ModuleType("tnctl.serving.rows.jsonlines_format")
-    module.FORMAT = JsonLinesFormat()
+    module.JsonLinesFormat = JsonLinesFormat
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(export_formats.FORMATS, "jsonlines", Registered("rows.jsonlines_format"))
+    monkeypatch.setitem(
+        rows.FORMATS, "jsonlines", Registered("jsonlines_format", "JsonLinesFormat")
+    )
     names = re.compile(rf"{ownership.EMBEDDINGS.pattern.pattern}|\w+\.(removed\.)?jsonl")
     owned = dataclasses.replace(ownership.EMBEDDINGS, pattern=names)
     monkeypatch.setitem(ownership.FORMATS, owned.text, owned)
@@ -130,7 +132,7 @@ def test_a_damaged_file_of_it(tmp_path):
 def test_names_of_files_are_owned():
     """What a format writes may be replaced by a later export: docs/trust.md."""
     for name in file_formats():
-        format = export_formats.format_of(name)
+        format = rows.format_of(name)
         assert format.name == name
         for file in filter(None, format.names("item", 1).values()):
             assert ownership.EMBEDDINGS.is_file(file)

@@ -17,11 +17,10 @@ from mutated_documents import reseal
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
-from tnctl.serving.rows import file_format
+from tnctl.serving.rows import file_formats, row_formats
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import ExportManifest, Filter
-from tnctl.serving.rows.export_formats import file_formats
 from tnctl.serving.rows.folding import fold
 
 LIFE = {
@@ -92,8 +91,8 @@ def chain_of_exports(tmp_path_factory):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Row groups, and what is read and written at once, of a few rows."""
-    monkeypatch.setattr(file_format.BlockFormat, "rows_per_block", 7)
-    monkeypatch.setattr(file_format, "BYTES_PER_READ", 500)
+    monkeypatch.setattr(row_formats.BlockFormat, "rows_per_block", 7)
+    monkeypatch.setattr(row_formats, "BYTES_PER_READ", 500)
 
 
 def chain(conf, checkpoints, folder, **how):

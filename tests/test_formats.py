@@ -477,8 +477,8 @@ def test_tnctl_hashes_as_ever() -> None:
 def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
     from tnctl import schema
     from tnctl.checkpoint import load
+    from tnctl.serving import verification
     from tnctl.serving.rows import export
-    from tnctl.serving.verify import parity
 
     checkpoint = load.open_checkpoint(str(GOLDEN / "checkpoint"))
     conf = schema.from_values(with_root(checkpoint.conf()))
@@ -486,7 +486,9 @@ def test_tnctl_loads_the_golden_checkpoint(tmp_path: Path) -> None:
     make().save(model, str(tmp_path / "again"))
     for name in ("tables/embedding3/00000.rows", "dense.bin"):
         same_file(tmp_path / "again", name)
-    findings = parity.verify(checkpoint, conf, str(GOLDEN / "graph"), str(GOLDEN / "embeddings"))
+    findings = verification.verify(
+        checkpoint, conf, str(GOLDEN / "graph"), str(GOLDEN / "embeddings")
+    )
     assert all(finding.held for finding in findings), findings
     export.export(checkpoint, conf, str(tmp_path / "embeddings"))
     now, then = read_embeddings(tmp_path / "embeddings"), read_embeddings(GOLDEN / "embeddings")

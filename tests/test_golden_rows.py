@@ -28,16 +28,15 @@ from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import GoldenRows
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.serving import graph_inputs
+from tnctl.serving import golden_checks, graph_inputs, verification
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
+from tnctl.serving.golden_checks import GoldenFile, golden_of_checkpoint
 from tnctl.serving.graph import splitting
 from tnctl.serving.graph.loaded_graph import open_graph
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.rows import export
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.scoring import Scorer
-from tnctl.serving.verify import golden_checks, parity
-from tnctl.serving.verify.golden_checks import GoldenFile, golden_of_checkpoint
 from tnctl.tables.records import CVM_COLUMNS
 from tnctl.training.run import train
 
@@ -500,7 +499,7 @@ def test_all_of_it_is_served_as_it_was_trained(everything, tmp_path):
     graph, rows = str(tmp_path / "graph"), str(tmp_path / "embeddings")
     splitting.split(*given, graph)
     export.export(*given, rows, encoding="dictionary")
-    findings = parity.verify(*given, graph, rows) + parity.verify_artefacts(graph, rows)
+    findings = verification.verify(*given, graph, rows) + verification.verify_artefacts(graph, rows)
     assert [finding for finding in findings if not finding.held] == []
     names = ("x", "linear", "sequences", "lengths")
     assert [finding.what for finding in findings[:4]] == [

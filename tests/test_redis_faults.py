@@ -25,8 +25,8 @@ from redis_servers import (
 )
 
 from tnctl.errors import Failure
-from tnctl.serving.redis import redis_embeddings, redis_export
-from tnctl.serving.redis.redis_embeddings import RedisEmbeddings
+from tnctl.serving.rows import redis_embeddings, redis_export
+from tnctl.serving.rows.redis_embeddings import RedisEmbeddings
 
 pytestmark = needs_redis_server
 
@@ -167,7 +167,7 @@ def test_a_server_that_hangs(own_server):
     export(server, old)
     new = made(9000, seed=1)
     new.meanwhile = at_part(3, lambda: server.process.send_signal(signal.SIGSTOP))
-    fails(server, new, "did not answer in time", f"unix://{server.socket}?socket_timeout=0.5")
+    fails(server, new, "does not answer, .*Timeout", f"unix://{server.socket}?socket_timeout=0.5")
     server.process.send_signal(signal.SIGCONT)
     export(server, new, 8, grace=0)
     assert holds(server, new)
@@ -177,15 +177,15 @@ def test_logins(own_server):
     server = own_server("--requirepass", "right-secret")
     url = f"unix://{server.socket}"
     selected = made(100)
-    fails(server, selected, "refused the login", url)
-    fails(server, selected, "refused the login", f"unix://default:wrong-secret@{server.socket}")
-    fails(server, selected, "refused the login", f"{url}?password=wrong-secret")
+    fails(server, selected, "refuses a command", url)
+    fails(server, selected, "refuses a command", f"unix://default:wrong-secret@{server.socket}")
+    fails(server, selected, "refuses a command", f"{url}?password=wrong-secret")
     right = f"unix://default:right-secret@{server.socket}"
     redis_export.write(selected, content_of(selected), right)
     embeddings = RedisEmbeddings(right)
     assert "secret" not in str(embeddings.manifest)
     embeddings.close()
-    with pytest.raises(Failure, match="refused the login"):
+    with pytest.raises(Failure, match="refuses a command"):
         RedisEmbeddings(url)
 
 
@@ -194,7 +194,7 @@ def test_no_memory(own_server):
     old = made(1000)
     export(server, old)
     keys = keys_of(server)
-    fails(server, made(90_000, seed=1), "has no memory left .* Raise its maxmemory")
+    fails(server, made(90_000, seed=1), "refuses a command .*maxmemory")
     # What was half-written is gone, and the memory can be used again.
     assert keys_of(server) == keys
     assert holds(server, old)
@@ -210,14 +210,14 @@ def test_a_server_that_evicts(own_server):
 
 def test_a_replica(own_server):
     server = own_server("--replicaof", "127.0.0.1", "1")
-    fails(server, made(100), "is a replica, which cannot be written to. Name its primary")
+    fails(server, made(100), "refuses a command .*replica")
 
 
 @pytest.mark.parametrize("key", ["tnctl:versions", "tnctl:current", "tnctl:lock"])
 def test_keys_of_another_type(server, key):
     with server.client() as client:
         client.rpush(key, "theirs")
-    matching = "(has other data under these keys|another export)"
+    matching = "(WRONGTYPE|another export)"
     fails(server, made(100), matching)
     assert keys_of(server) == {key}
 

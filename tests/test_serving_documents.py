@@ -19,8 +19,8 @@ from tnctl.documents import DocumentError
 from tnctl.errors import Failure
 from tnctl.ownership import FORMATS
 from tnctl.serving.graph.graph_document import GraphManifest
-from tnctl.serving.redis.redis_embeddings import RedisManifest
 from tnctl.serving.rows.export_document import ExportManifest
+from tnctl.serving.rows.redis_embeddings import RedisManifest
 from tnctl.tables.columns import group_salt
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,12 +16,12 @@ from tnctl import manifest, schema
 from tnctl.checkpoint import load as loading
 from tnctl.errors import UserError
 from tnctl.model.graph import Input
+from tnctl.serving import golden_checks, verification
+from tnctl.serving.golden_checks import golden_of_graph
 from tnctl.serving.graph import loaded_graph, splitting
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
-from tnctl.serving.verify import golden_checks, parity
-from tnctl.serving.verify.golden_checks import golden_of_graph
 
 # Every kind of input; two heads that share little; two towers.
 RECIPE = """\
@@ -674,7 +674,7 @@ def test_linear_weights_by_slot_are_verified(cli, everything, by_weights, tmp_pa
     content = document(by_weights)
     for linear, held in ((right, True), (right + np.float32(1e-6), False)):
         received = {"linear": linear, "linears": linears}
-        *_, sums = parity.same_inputs("", content, received, {"linear": right})
+        *_, sums = verification.same_inputs("", content, received, {"linear": right})
         assert sums.held is held
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tnctl.ownership import Claims
     from tnctl.serving.graph.graph_document import GraphManifest
     from tnctl.serving.rows.export_document import RowsManifest
-    from tnctl.serving.verify.parity import CheckedFigure
+    from tnctl.serving.verification import CheckedFigure
     from tnctl.training.report.report_document import Report
 
 PREDICTION_FORMATS = ("parquet", "csv", "jsonl")
@@ -318,14 +318,14 @@ class Run:
         checkpoint = self._checkpoint
         with self._tensorflow():
             from tnctl.progress import waiting
-            from tnctl.serving.verify import parity
+            from tnctl.serving import verification
 
             with waiting("comparing serving with training"):
-                figures = parity.verify(
+                figures = verification.verify(
                     checkpoint, self._conf, graph, embeddings, prefix, self._load
                 )
                 if endpoint is not None:
-                    figures += parity.verify_endpoint(
+                    figures += verification.verify_endpoint(
                         endpoint, graph, embeddings, prefix, checkpoint
                     )
                 return figures

@@ -6,7 +6,7 @@ from tnctl.api.opened_run import Run
 from tnctl.cli import arguments
 from tnctl.cli.checkpoint_choice import chosen, perform
 from tnctl.errors import UserError, quoted, refuse_if
-from tnctl.serving.rows.export_formats import file_formats, server_format
+from tnctl.serving.rows import file_formats, server_format
 
 if TYPE_CHECKING:
     from tnctl.serving.rows.export_document import Filter

@@ -14,7 +14,7 @@ def run(given: list[str]) -> int:
     for key in TAKES:
         received = " ".join(given) or "nothing"
         refuse_if(key not in taken, f"fold needs {key}=URL. Received: {received}")
-    from tnctl.serving.rows import folding
+    from tnctl.serving.rows.folding import fold
 
-    folding.fold(taken["embeddings"], taken["to"])
+    fold(taken["embeddings"], taken["to"])
     return 0

@@ -12,7 +12,7 @@ from tnctl.model.quiet import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:
-    from tnctl.serving.verify.parity import CheckedFigure
+    from tnctl.serving.verification import CheckedFigure
 
 TAKES = ("conf", "checkpoint", "graph", "embeddings", "prefix", "endpoint")
 USAGE = (
@@ -43,21 +43,23 @@ def run(given: list[str]) -> int:
     require_serving(graph, embeddings)
     quiet_tensorflow()
     from tnctl.progress import waiting
-    from tnctl.serving.verify import parity
+    from tnctl.serving import verification
 
     if "endpoint" in taken:
         with waiting(f"asking {taken['endpoint']}"):
-            return exit_code(parity.verify_endpoint(taken["endpoint"], graph, embeddings, prefix))
+            return exit_code(
+                verification.verify_endpoint(taken["endpoint"], graph, embeddings, prefix)
+            )
     with waiting("comparing with the golden rows"):
-        return exit_code(parity.verify_artefacts(graph, embeddings, prefix))
+        return exit_code(verification.verify_artefacts(graph, embeddings, prefix))
 
 
 def require_serving(graph: str, embeddings: str | None) -> None:
     """Read what a graph and embeddings in files say of themselves. Raises Failure without it."""
     from tnctl import manifest
     from tnctl.serving.graph.graph_document import NAME, GraphManifest
+    from tnctl.serving.rows import server_format
     from tnctl.serving.rows.embeddings import chain_of
-    from tnctl.serving.rows.export_formats import server_format
 
     manifest.read(graph, GraphManifest, NAME)
     if embeddings is not None and server_format(embeddings) is None:

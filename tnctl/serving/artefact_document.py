@@ -21,8 +21,7 @@ from tnctl.manifest import FileEntry, HashingWriter, Manifest
 from tnctl.masking import masked
 
 Kind = TypeVar("Kind")
-MOST_FOLDER = 4096  # characters of a folder's path or URL
-Folder = Annotated[str, Field(min_length=1, max_length=MOST_FOLDER)]
+Folder = Annotated[str, Field(min_length=1, max_length=4096)]  # a path or URL
 Deviation = Annotated[Finite, Field(ge=0)]
 BYTES_PER_READ = 4 << 20
 

@@ -81,8 +81,8 @@ def score(
 
     `source` and `to` are URLs, or - for standard input and output; `kind` is csv or jsonl; `keys`
     are those of KEYS that are given; `replace` allows that `to` exists. With `bad_rows` above 0,
-    at most so many rows that cannot be read are left out, and column `line` has the line of each
-    row in `source`, int64, from 1. Raises Failure for a row that cannot be read, by its line, and
+    up to this number of unreadable rows are left out, and column `line` has the line of each row in
+    `source`, int64, from 1. Raises Failure for a row that cannot be read, by its line, and
     for what cannot be written; UserError when `to` exists, or is or lies in what is read.
     """
     loaded = open_graph(graph)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tnctl import schema
+from tnctl.data.file_pieces import partitions_of
 from tnctl.data.formats import reader_of
 from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import Source
@@ -68,7 +69,7 @@ def read_rows(
             continue
         tables = read[index] = []
         room = of_file
-        pieces = partitions.pieces(reader, urls[index], list(columns))
+        pieces = reader.pieces(urls[index], list(columns))
         for piece in pieces:
             sample.skipped += piece.bad.rows
             sample.reason = sample.reason or piece.bad.first
@@ -183,7 +184,7 @@ def _as_trained(form: FileForm, label: str, url: str) -> FileForm | str:
     if "columns" in form.keys:
         count, trained = len(other.keys.get("columns", ())), len(form.keys["columns"])
         return other if count == trained else f"it has {count} columns, not {trained}"
-    columns = {*other.columns, *partitions.partitions_of(url)}
+    columns = {*other.columns, *partitions_of(url)}
     if label not in columns:
         return f"it has no label ({label}); tnctl predict scores it"
     absent = [name for name in form.columns if name not in columns]

@@ -15,7 +15,7 @@ from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
-from tnctl.serving.rows.export import Chain, Request, Writers, Written
+from tnctl.serving.rows.export import Chain, ExportRequest, Writers, WrittenGroups
 from tnctl.serving.rows.export_document import (
     ExportManifest,
     FileGroup,
@@ -24,8 +24,8 @@ from tnctl.serving.rows.export_document import (
     Threshold,
     stem_of,
 )
-from tnctl.serving.rows.file_format import FileFormat, hashes_of
 from tnctl.serving.rows.precision import error_of_rows
+from tnctl.serving.rows.row_formats import FileFormat, hashes_of
 from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.plans import HASHES_PER_SHARD, shards_of
 
@@ -40,7 +40,7 @@ class ClusterWriters(Writers):
         self._node = node
         self._counts: list[list[tuple[int, int]]] = []  # rows and removed keys, by worker and group
 
-    def select(self, request: Request, chain: Chain) -> None:
+    def select(self, request: ExportRequest, chain: Chain) -> None:
         node, checkpoint = self._node, request.checkpoint
         # First here: what cannot be is reported as by one process.
         self._part = part = ExportPart(node, request, chain)
@@ -73,7 +73,7 @@ class ClusterWriters(Writers):
         if not chain and not request.filter.counts:
             self._check_counts(request)
 
-    def write(self, format: FileFormat, output: Output) -> Written:
+    def write(self, format: FileFormat, output: Output) -> WrittenGroups:
         node, groups = self._node, self._part.selection.groups
         names = [
             name
@@ -90,7 +90,7 @@ class ClusterWriters(Writers):
         with node.named():
             parts = [self._part.write(output.folder, output.to)]
         parts += [
-            Written(reply.groups, reply.files)
+            WrittenGroups(reply.groups, reply.files)
             for reply in commands.replies_of(export_commands.SelectedWritten, replies)
         ]
         output.is_shared = False
@@ -104,7 +104,7 @@ class ClusterWriters(Writers):
             sum(getattr(entry, key) for entry in joined) for key in ("rows", "removed")
         )
         say(f"{rows:,} rows and {removed:,} removed keys to {output.to}, in {len(parts)} parts")
-        return Written(
+        return WrittenGroups(
             joined, {name: entry for part in parts for name, entry in part.files.items()}
         )
 
@@ -155,7 +155,7 @@ class ClusterWriters(Writers):
             raise Failure(f"worker {rank} sent {len(body):,} bytes of top rows, not {16 * rows:,}")
         return np.frombuffer(body, "<f8", rows), np.frombuffer(body, "<u8", rows, 8 * rows)
 
-    def _check_counts(self, request: Request) -> None:
+    def _check_counts(self, request: ExportRequest) -> None:
         """Raise Failure unless the workers together have as many rows as the checkpoint."""
         expected = {
             group.name: group.rows
@@ -198,7 +198,7 @@ class ClusterWriters(Writers):
         )
 
 
-def check_seen(output: Output, parts: Sequence[Written]) -> None:
+def check_seen(output: Output, parts: Sequence[WrittenGroups]) -> None:
     """Refuse a folder that is another one for some worker. Raises UserError."""
     for rank, part in enumerate(parts):
         for name, entry in part.files.items():

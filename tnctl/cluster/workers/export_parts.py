@@ -13,10 +13,10 @@ from tnctl.cluster.node import Node
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory
 from tnctl.schema import Conf
+from tnctl.serving.rows import format_of
 from tnctl.serving.rows.embeddings import FileEmbeddings, chain_of
-from tnctl.serving.rows.export import Chain, Request, Written, opened_part, write_groups
+from tnctl.serving.rows.export import Chain, ExportRequest, WrittenGroups, opened_part, write_groups
 from tnctl.serving.rows.export_document import ExportManifest, Threshold
-from tnctl.serving.rows.export_formats import format_of
 from tnctl.serving.rows.selection import TopRows
 from tnctl.tables.plans import shards_of
 
@@ -24,7 +24,7 @@ from tnctl.tables.plans import shards_of
 class ExportPart:
     """What one worker selects, writes and looks up. The methods are called in their order."""
 
-    def __init__(self, node: Node, request: Request, chain: Chain) -> None:
+    def __init__(self, node: Node, request: ExportRequest, chain: Chain) -> None:
         """Of the rows of a checkpoint, or with a chain of those that differ from its newest."""
         self._node, self._chain, self._format = node, chain, format_of(request.encoding)
         self._hashes = shards_of(node.rank, node.workers).hashes
@@ -59,7 +59,7 @@ class ExportPart:
             table.count_rows()
         return [(group.rows, group.removed) for group in self.selection.groups]
 
-    def write(self, folder: str, to: str) -> Written:
+    def write(self, folder: str, to: str) -> WrittenGroups:
         """Write the files into a folder that becomes `to`."""
         name = to if self._node.workers == 1 else f"{to} (part {self._node.rank})"
         return write_groups(
@@ -122,7 +122,7 @@ class ExportFollower:
         if command.since is not None:
             chain = chain_of(command.since.folder)
             _check_same(command.since, chain[-1][1].sha256)
-        request = Request(
+        request = ExportRequest(
             checkpoint=checkpoint,
             conf=self._conf,
             encoding=command.encoding,

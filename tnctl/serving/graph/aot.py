@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -29,6 +29,7 @@ from tnctl.serving.graph.graph_document import MOST_ROWS, Compiled, CompiledSize
 TARGET_TRIPLE = "x86_64-pc-linux"
 TARGET_CPU = "x86-64-v3"  # not the CPU of this machine: others run it
 PACKED = "packed"
+WAY = "Leave aot= out: the SavedModel serves any recipe"
 # Sources of the runtime, in the wheel's xla_aot_runtime_src, that every compiled graph needs.
 RUNTIME = (
     "tensorflow/compiler/tf2xla/allocator.cc",
@@ -95,7 +96,7 @@ $made
 
 
 @dataclass(frozen=True)
-class Port:
+class CompiledPort:
     """An input or output of a compiled graph: the numbers of one example, int32 or float32."""
 
     name: str
@@ -150,22 +151,16 @@ def compile_sizes(
     return described
 
 
-def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
+def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, CompiledPort]:
     """Write a SavedModel with a signature packed_B per size B, whose weights are constants.
 
     The compiler wants batches of one size, and knows no variables. Returns the inputs and outputs
-    of signature packed by their names in a compiled graph.
+    of signature packed by their names in a compiled graph. Raises Failure for one that has no
+    known shape, and for a name that is none in C++.
     """
     loaded = loaded_graph.load_graph(folder)  # variables live only as long as it does
     signature = loaded.signatures[PACKED]
     specs = signature.structured_input_signature[1]
-    # They become names in C++.
-    for name in (*specs, *signature.structured_outputs):
-        if not is_name(name):
-            raise Failure(
-                f"the graph has an input or output {quoted(name)}, whose name cannot be compiled. "
-                "Take another checkpoint"
-            )
     frozen = convert_variables_to_constants_v2(signature)
     graph = frozen.graph.as_graph_def()
     # Freezing loses the names of outputs; their order remains, as in a flat dict.
@@ -191,27 +186,20 @@ def write_frozen(folder: str, sizes: Sequence[int], to: str) -> dict[str, Port]:
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     save_module(tf.Module(), to, signatures, options)
     one_size = next(iter(signatures.values()))
-    return {
-        f"feed_{name}": port_of(name, spec, {tf.float32, tf.int32}) for name, spec in specs.items()
-    } | {
-        f"fetch_{name}": port_of(name, spec, {tf.float32})
-        for name, spec in one_size.structured_outputs.items()
-    }
+    ports = {f"feed_{name}": port_of(name, spec) for name, spec in specs.items()}
+    outputs = one_size.structured_outputs.items()
+    return ports | {f"fetch_{name}": port_of(name, spec) for name, spec in outputs}
 
 
-def port_of(name: str, spec: Any, dtypes: Collection[Any]) -> Port:
-    """What a signature says of an input or output [B, ...].
-
-    Raises Failure for another dtype, and where the numbers of an example are not known.
-    """
+def port_of(name: str, spec: Any) -> CompiledPort:
+    """What a signature says of an input or output [B, ...]. Raises Failure for what C++ cannot."""
     columns = spec.shape[1:].num_elements()
-    if spec.dtype not in dtypes or columns is None:
+    if not is_name(name) or spec.dtype not in (tf.float32, tf.int32) or columns is None:
         raise Failure(
-            f"the graph has an input or output {name} of {spec.dtype.name} {spec.shape}, which "
-            "cannot be compiled: inputs are float32 or int32, outputs float32, of known shapes. "
-            "Leave aot= out: the SavedModel serves any recipe"
+            f"the graph has an input or output {quoted(name)} of {spec.dtype.name} {spec.shape}, "
+            f"which cannot be compiled. {WAY}"
         )
-    return Port(name, columns, spec.dtype == tf.int32)
+    return CompiledPort(name, columns, spec.dtype == tf.int32)
 
 
 def compile_one(scratch: str, rows: int, target_cpu: str) -> CompiledSize:
@@ -241,8 +229,7 @@ def compile_one(scratch: str, rows: int, target_cpu: str) -> CompiledSize:
     made = [path for path in (header, *objects) if Path(scratch, path).is_file()]
     if done.returncode or len(made) < 1 + len(objects):
         raise Failure(
-            f"the graph cannot be compiled for batches of {rows}: {complaint(done.stderr)}. "
-            "Leave aot= out: the SavedModel serves any recipe"
+            f"the graph cannot be compiled for batches of {rows}: {complaint(done.stderr)}. {WAY}"
         )
     text = Path(scratch, header).read_text()
     return CompiledSize(
@@ -289,7 +276,7 @@ def runtime_of(headers: Sequence[str]) -> list[str]:
     return sorted({*RUNTIME, *(source for key in included for source in LIBRARIES.get(key, ()))})
 
 
-def header_of(described: Compiled, ports: Mapping[str, Port]) -> str:
+def header_of(described: Compiled, ports: Mapping[str, CompiledPort]) -> str:
     """aot/compiled.h: all sizes in one place, for a program that should run with any graph."""
     sizes = described.sizes
     feeds = {name for size in sizes for name in size.feeds.values()}
@@ -306,7 +293,7 @@ def header_of(described: Compiled, ports: Mapping[str, Port]) -> str:
     )
 
 
-def ports_in(name: str, ports: Sequence[Port]) -> str:
+def ports_in(name: str, ports: Sequence[CompiledPort]) -> str:
     """An array of ports in C++."""
     row = '    {{"{0.name}", {0.columns}, {1}}},'
     rows = [row.format(port, str(port.integers).lower()) for port in ports]

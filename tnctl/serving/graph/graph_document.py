@@ -10,8 +10,17 @@ from tnctl import documents, schema
 from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
 from tnctl.data.statistics_document import Statistics
-from tnctl.documents import Finite, Name, RelativePath, Sha256, Uint64Text, omitted
-from tnctl.errors import refuse_if
+from tnctl.documents import (
+    Finite,
+    Name,
+    RelativePath,
+    Sha256,
+    Text,
+    Uint16,
+    Uint32,
+    Uint64Text,
+    omitted,
+)
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEARS
 from tnctl.model.recalibration import Recalibration
@@ -24,26 +33,22 @@ from tnctl.serving.artefact_document import (
     document,
     named,
 )
-from tnctl.serving.rows.export_document import MOST_WIDTH, Pooling
+from tnctl.serving.rows.export_document import Pooling, Width
 
 MOST_ROWS = 65_536  # examples of a batch
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
-MOST_COLUMNS = 2**24  # floats of an input, of one example
-MOST_VALUES = 65_535  # places of a sequence
-MOST_OOV = 2**31
-MOST_TEXT = 65_536  # characters of a name of a column, a separator or a value
-Text = Annotated[str, Field(max_length=MOST_TEXT)]
+Separator = Annotated[Text, Field(min_length=1)]
 NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
 OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
-Columns = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+Columns = Annotated[int, Field(ge=1, le=2**24)]  # floats of an input, of one example
 
 
 @document
 class CompiledSize:
-    """The graph for batches of so many rows.
+    """The graph for batches of `rows` rows.
 
     `feeds` and `fetches` are the inputs and outputs of signature packed, with their names in the
     compiled graph.
@@ -96,7 +101,7 @@ class TimeColumn:
     """How a column writes times, as `data.times` of the conf has it."""
 
     format: Text
-    offset: Annotated[str, Field(max_length=6)]
+    offset: Text
 
 
 @document
@@ -110,7 +115,7 @@ class RawData:
     header: bool
     columns: tuple[Text, ...] | None
     pairs: Literal["slot:value", "value:slot"]
-    skip_rows: Annotated[int, Field(ge=0, lt=2**31)]
+    skip_rows: Uint32
     strip: bool
     missing: tuple[Text, ...]
     check_utf8: bool
@@ -128,34 +133,27 @@ class SlotInput:
 
     column: Text | None
     cross: tuple[Text, ...] | None
-    separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
+    separator: Separator | None
     weights: Text | None
     ids: Annotated[str, named(served_kinds)]
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     size: Uint64Text | None
     vocabulary: tuple[Text, ...] | None
-    oov: Annotated[int, Field(ge=0, le=MOST_OOV)]
+    oov: Uint32
     boundaries: tuple[Finite, ...] | None
     missing: Literal["none", "value"]
     missing_id: Uint64Text | None
     padding: Uint64Text | None
-    max_length: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None
+    max_length: Annotated[Uint16, Field(ge=1)] | None
     keep: Literal["first", "last"]
     pooling: Pooling
     indicator: bool
     group: Name | None
     linear: bool
-    width: Annotated[int, Field(ge=0, le=MOST_WIDTH)]
+    width: Width
     cvm: bool
-    columns: Annotated[int, Field(ge=0, le=MOST_COLUMNS)]
+    columns: Uint32
     default: Finite | None
-
-    def __post_init__(self) -> None:
-        refuse_if(
-            self.pooling == "none" and self.columns * (self.max_length or 0) > MOST_COLUMNS,
-            f"a sequence has over {MOST_COLUMNS:,} floats",
-            ValueError,
-        )
 
     @property
     def has_rows(self) -> bool:
@@ -169,14 +167,14 @@ class NumericInput:
 
     column: Text | None
     columns: Annotated[tuple[Text, ...], Field(min_length=1)] | None
-    separator: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)] | None
-    width: Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+    separator: Separator | None
+    width: Width
     default: Finite | None
     clip: Annotated[tuple[Finite | None, ...], Field(min_length=2, max_length=2)] | None
     transform: Literal["none", "log1p", "standardize"]
     mean: Finite | tuple[Finite, ...] | None
     deviation: Finite | tuple[Finite, ...] | None
-    since: Annotated[str, Field(max_length=64)] | None = omitted()
+    since: Text | None = omitted()
     since_column: Text | None = omitted()
     unit: Literal["second", "minute", "hour", "day"] | None = omitted()
 
@@ -190,7 +188,7 @@ class SignatureInput:
     shape: Annotated[tuple[Columns, ...], Field(max_length=2)]
     columns: Columns
     source: Literal["x", "linear", "sequences", "lengths", "linears"]
-    at: Annotated[int, Field(ge=0, lt=MOST_COLUMNS)]
+    at: Uint32
 
     @property
     def end(self) -> int:

@@ -45,7 +45,7 @@ Described = TypeVar("Described")
 
 
 @dataclass(frozen=True)
-class Part:
+class GraphPart:
     """What a graph takes and returns."""
 
     packed: list[Input]
@@ -53,13 +53,13 @@ class Part:
     outputs: list[Output]
 
 
-def whole(layout: Layout, heads: tuple[str, ...]) -> Part:
+def whole(layout: Layout, heads: tuple[str, ...]) -> GraphPart:
     """The inputs and outputs of a graph from which nothing is removed."""
-    return Part(packed_inputs(layout), slot_inputs(layout), outputs_of(heads))
+    return GraphPart(packed_inputs(layout), slot_inputs(layout), outputs_of(heads))
 
 
 def describe(
-    checkpoint: Checkpoint, conf: Conf, part: Part | None = None, head: str | None = None
+    checkpoint: Checkpoint, conf: Conf, part: GraphPart | None = None, head: str | None = None
 ) -> GraphManifest:
     """serving.json, except its entries for golden rows, compiled code and files.
 

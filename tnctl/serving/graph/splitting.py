@@ -36,17 +36,17 @@ from tnctl.model.graph import (
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
+from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
-from tnctl.serving.graph.graph_document import NAME, GraphManifest
+from tnctl.serving.graph.graph_document import LENGTH, NAME, GraphManifest
 from tnctl.serving.graph.loaded_graph import (
     inputs_of,
     load_graph,
     run,
     tensorflow_errors,
 )
-from tnctl.serving.graph.serving_json import Part, describe, whole
+from tnctl.serving.graph.serving_json import GraphPart, describe, whole
 from tnctl.serving.rows.precision import Arrays
-from tnctl.serving.verify.golden_checks import check_graph, golden_of_checkpoint
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
@@ -62,11 +62,11 @@ Linear = Literal["sum", "inputs"]  # of linear weights: their sum, or an input o
 def cut(
     folder: str,
     to: str,
-    everything: Part,
+    everything: GraphPart,
     part: str | None,
     frozen: bool,
     linears: Sequence[Input] = (),
-) -> Part:
+) -> GraphPart:
     """Write a head or tower (None: all heads) of the SavedModel in `folder` as one into `to`.
 
     `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
@@ -100,7 +100,7 @@ def cut(
             by_slot,
         )
         save_module(module, to, signatures)
-        made = Part(packed, by_slot, list(outputs.values()))
+        made = GraphPart(packed, by_slot, list(outputs.values()))
         compare(function, everything, dict(zip(names, outputs, strict=True)), made, to)
         return made
 
@@ -262,7 +262,7 @@ def variables(function: Any, graph: Any) -> dict[str, Any]:
 
 
 def compare(
-    function: Any, everything: Part, names: dict[str, str], part: Part, folder: str
+    function: Any, everything: GraphPart, names: dict[str, str], part: GraphPart, folder: str
 ) -> None:
     """Raise Failure unless the SavedModel of a part gives what the whole gives.
 
@@ -275,17 +275,12 @@ def compare(
         for whole in everything.packed
     }
     shapes = {slot.name: slot.shape for slot in everything.by_slot}
-    most = [
-        shapes[length.name.removesuffix("_length")][0]
-        for length in everything.by_slot
-        if length.source == LENGTHS
-    ]
-    if most:
-        given[LENGTHS] = random.integers(0, most, (EXAMPLES, len(most)), "i4", endpoint=True)
-    linears = [columns for columns in part.by_slot if columns.source == LINEARS]
-    if linears:
-        shape = EXAMPLES, linears[-1].at + linears[-1].columns
-        given[LINEARS] = random.normal(size=shape).astype(np.float32)
+    for length in (columns for columns in everything.by_slot if columns.source == LENGTHS):
+        most = shapes[length.name.removesuffix(LENGTH)][0]
+        given[LENGTHS][:, length.at] = random.integers(0, most + 1, EXAMPLES)
+    ends = [linear.at + linear.columns for linear in part.by_slot if linear.source == LINEARS]
+    if ends:
+        given[LINEARS] = random.normal(size=(EXAMPLES, max(ends))).astype(np.float32)
         given[LINEAR] = given[LINEARS].sum(axis=1, keepdims=True)
     expected = run(function, {whole.name: given[whole.name] for whole in everything.packed})
     loaded = load_graph(folder)
@@ -357,7 +352,7 @@ def write_part(
     head: str | None,
     frozen: bool,
     linear: Linear = "sum",
-) -> Part:
+) -> GraphPart:
     """The SavedModel of a checkpoint in a local folder, unchanged or cut, its files verified."""
     layout = plan(conf, checkpoint.statistics)
     everything = whole(layout, checkpoint.manifest.heads)
@@ -370,17 +365,16 @@ def write_part(
         return cut(temporary, local, everything, head, frozen, linears)
 
 
-def linears_of(layout: Layout, everything: Part) -> list[Input]:
+def linears_of(layout: Layout, everything: GraphPart) -> list[Input]:
     """The inputs that take the place of `linear`. Raises UserError when there can be none."""
     linears = linear_inputs(layout)
     refuse_if(not linears, "linear=inputs: no slot of this model has linear weights. Leave it out")
-    names = {columns.name for columns in everything.by_slot}
-    for columns in linears:
-        refuse_if(
-            columns.name in names,
-            f"linear=inputs: the linear weights of a slot would be the input {columns.name}, which "
-            "the model has. Leave it out, or rename that slot or number",
-        )
+    names = {columns.name for columns in linears} & {columns.name for columns in everything.by_slot}
+    refuse_if(
+        names,
+        f"linear=inputs: the linear weights of a slot would be the input {', '.join(names)}, which "
+        "the model has. Leave it out, or rename that slot or number",
+    )
     return linears
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tnctl import files, manifest
 from tnctl.errors import Failure
+from tnctl.serving.rows import format_of, server_format
 from tnctl.serving.rows.export_document import (
     ALL_HASHES,
     MOST_DELTAS,
@@ -22,9 +23,8 @@ from tnctl.serving.rows.export_document import (
     HashRange,
     RowsManifest,
 )
-from tnctl.serving.rows.export_formats import format_of, server_format
-from tnctl.serving.rows.file_format import FileFormat, Lookup, StoredGroup, hashes_of
 from tnctl.serving.rows.precision import LookedUp, Records, RowShape, Uint64s
+from tnctl.serving.rows.row_formats import FileFormat, Lookup, StoredGroup, hashes_of
 
 PREFIX = "tnctl"  # of the keys in a Redis, unless prefix= names another
 GRACE = 600  # seconds that readers of a server keep the previous version

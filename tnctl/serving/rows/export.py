@@ -1,4 +1,4 @@
-"""`tnctl export-embeddings`: the sparse dictionary of a checkpoint, streamed in any format."""
+"""`tnctl export-embeddings`: the rows of a checkpoint, streamed in any format."""
 
 import os
 from collections import deque
@@ -18,7 +18,9 @@ from tnctl.masking import masked
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display, say
 from tnctl.schema import Conf
+from tnctl.serving import golden_checks
 from tnctl.serving.artefact_document import CheckpointReference, GoldenEntry
+from tnctl.serving.rows import file_formats, format_of, server_format
 from tnctl.serving.rows.embeddings import (
     GRACE,
     PREFIX,
@@ -40,19 +42,22 @@ from tnctl.serving.rows.export_document import (
     RowsManifest,
     SlotEntry,
 )
-from tnctl.serving.rows.export_formats import file_formats, format_of, server_format
-from tnctl.serving.rows.file_format import FileFormat
-from tnctl.serving.rows.precision import Precision, RoundingError, encode
+from tnctl.serving.rows.precision import (
+    Precision,
+    RoundingError,
+    encode,
+    error_of_rows,
+)
+from tnctl.serving.rows.row_formats import FileFormat
 from tnctl.serving.rows.selection import (
     EVERYTHING,
-    Group,
-    Part,
+    SelectedGroup,
+    SelectedRows,
     Selection,
     Wanted,
     count_of,
     select,
 )
-from tnctl.serving.verify import golden_checks
 
 PARTS_AHEAD = 32
 GOLDEN_ROWS = 200
@@ -61,7 +66,7 @@ Chain = Sequence[tuple[str, ExportManifest]]
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenGroups:
     """The entries of the manifest of what was written: groups, and files by their names."""
 
     groups: tuple[FileGroup, ...]
@@ -73,7 +78,7 @@ def write_groups(
     format: FileFormat,
     inventory: Inventory,
     between: Callable[[], None] = lambda: None,
-) -> Written:
+) -> WrittenGroups:
     """Write the files of all groups, table by table.
 
     Threads write groups side by side, each the parts of a group in their order. `between` is called
@@ -112,14 +117,19 @@ def write_groups(
         removed = f" and {done - rows:,} removed keys" if delta else ""
         display.update(done, f"{rows:,} rows{removed} to {inventory.to}")
         display.finish()
-    return Written(tuple(entries), dict(inventory.files))
+    return WrittenGroups(tuple(entries), dict(inventory.files))
 
 
 class GroupWriting:
     """A group whose files are being written; `stack` abandons them when something fails."""
 
     def __init__(
-        self, stack: ExitStack, inventory: Inventory, format: FileFormat, group: Group, delta: bool
+        self,
+        stack: ExitStack,
+        inventory: Inventory,
+        format: FileFormat,
+        group: SelectedGroup,
+        delta: bool,
     ) -> None:
         self._group, self._format = group, format
         self._files = stack.enter_context(ExitStack())
@@ -127,7 +137,7 @@ class GroupWriting:
         self._error = RoundingError(group.shape)
         self._rows = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SelectedRows) -> None:
         """Write rows, in the group's precision."""
         payload = encode(part.rows, part.group.shape)
         self._error.add(part.rows, part.removed, payload)
@@ -151,7 +161,7 @@ class GroupWriting:
         return FileGroup(**group_fields(group), error=self._error.document(), **names)
 
 
-def group_fields(group: Group) -> dict[str, Any]:
+def group_fields(group: SelectedGroup) -> dict[str, Any]:
     """What the document of every format has of a share group, except its error."""
     return {
         "group": group.name,
@@ -165,7 +175,7 @@ def group_fields(group: Group) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ExportRequest:
     """What is exported: the arguments of `export` that all formats share."""
 
     checkpoint: Checkpoint
@@ -200,7 +210,7 @@ class Writers:
     The methods are called in this order, once.
     """
 
-    def select(self, request: Request, chain: Chain) -> None:
+    def select(self, request: ExportRequest, chain: Chain) -> None:
         """Select and count the rows, or those that differ from the newest export of a chain.
 
         Raises UserError for a filter that is impossible and for a chain of another training.
@@ -208,7 +218,7 @@ class Writers:
         self._selection = request.select(chain[-1][1] if chain else None)
         self._chain = chain
 
-    def write(self, format: FileFormat, output: outputs.Output) -> Written:
+    def write(self, format: FileFormat, output: outputs.Output) -> WrittenGroups:
         """Write the files of all groups, table by table."""
         return write_groups(self._selection, format, output.inventory())
 
@@ -256,7 +266,7 @@ def export(
     trainer's.
     """
     server = server_format(to)
-    request = Request(
+    request = ExportRequest(
         checkpoint=checkpoint,
         conf=conf,
         encoding=server or encoding or file_formats()[0],
@@ -272,7 +282,7 @@ def export(
     return content
 
 
-def to_folder(request: Request, to: str, since: str | None, writers: Writers) -> RowsManifest:
+def to_folder(request: ExportRequest, to: str, since: str | None, writers: Writers) -> RowsManifest:
     """Write files, whose manifest is returned."""
     checkpoint = request.checkpoint
     format: FileFormat = format_of(request.encoding)
@@ -310,7 +320,7 @@ def to_folder(request: Request, to: str, since: str | None, writers: Writers) ->
 
 
 def to_server(
-    request: Request, url: str, since: str | None, prefix: str, grace: int
+    request: ExportRequest, url: str, since: str | None, prefix: str, grace: int
 ) -> RowsManifest:
     """Write to a server, whose manifest is returned."""
     format, base = format_of(request.encoding), None
@@ -356,14 +366,15 @@ def based_on(to: str, folder: str, manifest: ExportManifest) -> Base:
 
 def named_from(to: str, folder: str) -> str:
     """How a delta names its base: by its name beside it, else by its whole path or URL."""
-    target, base = files.local_path(to), files.local_path(folder)
-    if base is None:
-        return split(folder)[1] if split(to)[0] == split(folder)[0] else folder
-    beside = target is not None and target.resolve().parent == base.resolve().parent
-    return base.resolve().name if beside else str(base.resolve())
+    target, base = (
+        url if (path := files.local_path(url)) is None else str(path.resolve())
+        for url in (to, folder)
+    )
+    parent, name = split(base)
+    return name if split(target)[0] == parent else base
 
 
-def described(request: Request, groups: Sequence[GroupRows]) -> RowsManifest:
+def described(request: ExportRequest, groups: Sequence[GroupRows]) -> RowsManifest:
     """The manifest of a full export whose rows are written, without its golden rows."""
     checkpoint = request.checkpoint
     names = {entry.group for entry in groups}
@@ -393,13 +404,11 @@ def described(request: Request, groups: Sequence[GroupRows]) -> RowsManifest:
 
 def report_errors(content: RowsManifest) -> None:
     """Report how much a lower precision changes the weights."""
-    lossy = [(entry, entry.error) for entry in content.groups if entry.error is not None]
-    weights = sum(entry.rows * entry.width for entry, _ in lossy)
-    if weights:
-        worst, error = max(lossy, key=lambda pair: pair[1].max)
-        squares = sum(error.rms**2 * entry.rows * entry.width for entry, error in lossy)
+    errors = {entry.group: entry.error for entry in content.groups if entry.error and entry.rows}
+    weights = [(entry.error, entry.rows * entry.width) for entry in content.groups]
+    if errors and (error := error_of_rows(weights)) is not None:
+        worst = max(errors, key=lambda group: errors[group].max)
         say(
-            f"{content.precision}: weights of embeddings are off by at most "
-            f"{error.max:.2g} (group {worst.group}), root mean square "
-            f"{(squares / weights) ** 0.5:.2g}"
+            f"{content.precision}: weights of embeddings are off by at most {error.max:.2g} "
+            f"(group {worst}), root mean square {error.rms:.2g}"
         )

@@ -20,10 +20,10 @@ from tnctl.serving.artefact_document import (
     document,
     named,
 )
-from tnctl.serving.rows.export_formats import file_formats, format_of
+from tnctl.serving.rows import file_formats, format_of
 from tnctl.serving.rows.precision import Precision, PrecisionError, RowShape
 
-MOST_WIDTH = 65_536  # floats of an embedding
+Width = Annotated[int, Field(ge=0, le=65_536)]  # floats of an embedding
 HashRange = tuple[int, int]  # the first and the last, both inclusive
 ALL_HASHES: HashRange = (0, 2**64 - 1)
 MOST_DELTAS = 8  # on top of a full export
@@ -87,7 +87,7 @@ class GroupRows:
     rows: Count
     removed: Count
     linear: bool
-    width: Annotated[int, Field(ge=0, le=MOST_WIDTH)]
+    width: Width
     cvm: bool
     precision: Precision
     salt: Uint64Text

@@ -16,12 +16,12 @@ from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError, Inventory
 from tnctl.ownership import EMBEDDINGS
 from tnctl.progress import Display
+from tnctl.serving.rows import server_format
 from tnctl.serving.rows.embeddings import FileEmbeddings, open_embeddings
 from tnctl.serving.rows.export_document import ExportManifest, FileGroup, RowsManifest
-from tnctl.serving.rows.export_formats import server_format
-from tnctl.serving.rows.file_format import hashes_of, record_dtype
 from tnctl.serving.rows.precision import Records, error_of_rows
-from tnctl.serving.rows.selection import Group
+from tnctl.serving.rows.row_formats import hashes_of, record_dtype
+from tnctl.serving.rows.selection import SelectedGroup
 
 
 def fold(url: str, to: str) -> ExportManifest:
@@ -74,7 +74,7 @@ def write(chain: FileEmbeddings, inventory: Inventory) -> tuple[FileGroup, ...]:
             rows = sum(entry.rows for entry in stored)
             if format.counts_first:
                 rows = sum(map(len, merged(newest, chain)))
-            group = Group(name, newest.table, 0, newest.shape, int(newest.salt), rows)
+            group = SelectedGroup(name, newest.table, 0, newest.shape, int(newest.salt), rows)
             first = done
             with ExitStack() as stack:
                 writer = format.open_writer(stack, inventory, group, delta=False)

@@ -49,7 +49,7 @@ GROUP_NUMBERS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Group:
+class SelectedGroup:
     """A share group of an export; `rows` and `removed` are as many as the parts will have."""
 
     name: str
@@ -69,10 +69,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
+class SelectedRows:
     """Some rows of a group, in ascending order of their hashes."""
 
-    group: Group
+    group: SelectedGroup
     ids: Uint64s
     hashes: Uint64s
     rows: Floats  # [n, columns]; zeros where removed
@@ -95,17 +95,17 @@ class Selection:
         self.kind, self.tables = kind, tables
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SelectedGroup]:
         """The groups of all tables, with the counts that they have by now."""
         return [group for table in self.tables for group in table.groups]
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SelectedRows]:
         """Table by table; each group's parts ascend by hash, and groups alternate."""
         for table in self.tables:
             yield from table.parts()
 
 
-def count_of(groups: Sequence[Group]) -> int:
+def count_of(groups: Sequence[SelectedGroup]) -> int:
     """The rows and removed keys of groups."""
     return sum(group.rows + group.removed for group in groups)
 
@@ -162,7 +162,7 @@ class TopRows:
     def add(self, shows: NDArray[np.float64], hashes: Uint64s, rows: int | None = None) -> None:
         """Add rows: shows float64 [n], hashes uint64 [n] above all earlier hashes.
 
-        They may be the candidates of so many `rows`.
+        With `rows` they are the candidates among this number of rows.
         """
         self._parts.append((shows, hashes))
         self.rows += len(shows) if rows is None else rows
@@ -219,7 +219,7 @@ class TableSelection:
         linear, width = bool(table.width_of(LINEAR)), table.width_of(EMBEDDING)
         self.shape = shape = RowShape(linear, width, table.life.cvm, wanted.precision)
         self.groups = [
-            Group(
+            SelectedGroup(
                 entry.name,
                 table.name,
                 entry.number,
@@ -273,7 +273,7 @@ class TableSelection:
             for group in self.groups
         ]
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SelectedRows]:
         """The rows and removed keys, each group's by hash."""
         groups = {group.number: group for group in self.groups}
         for block in self._blocks():
@@ -294,7 +294,7 @@ class TableSelection:
                 part = slice(start, end)
                 removed = gone[part] if gone[part].any() else None
                 group = groups[int(numbers[start])]
-                yield Part(group, ids[part], hashes[part], floats[part], removed)
+                yield SelectedRows(group, ids[part], hashes[part], floats[part], removed)
 
     def rows(self, records: Records, moment: Moment) -> Floats:
         """The floats of records as they are read at a moment, float32 [n, columns]."""

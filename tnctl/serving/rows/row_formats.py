@@ -1,22 +1,28 @@
-"""What a format of files implements, and what formats that are written block by block share.
+"""The formats of exported rows in files: one interface, and one class for each format.
 
-Writers take stored payloads, so that folding a chain of exports writes the bytes of a full export.
-Readers give records in ascending order of the hashes of their keys.
+Parquet and text are written block by block and read from end to end; a dictionary is looked up by
+its index. Writers take stored payloads, so that folding a chain of exports writes the bytes of a
+full export. Readers give records in ascending order of the hashes of their keys.
+docs/formats/embeddings.md and docs/formats/dictionary.md.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure
 from tnctl.manifest import Inventory, Manifest
+from tnctl.serving.artefact_document import local_copy
 from tnctl.serving.rows.export_document import FileGroup
 from tnctl.serving.rows.precision import (
     PRECISIONS,
@@ -28,9 +34,11 @@ from tnctl.serving.rows.precision import (
     RowShape,
     Uint64s,
     decode,
+    encode,
 )
-from tnctl.serving.rows.selection import Group
+from tnctl.serving.rows.selection import SelectedGroup
 from tnctl.tables import key_hashes
+from tnctl.tables.dictionary import Dictionary, DictionaryStack, DictionaryWriter
 
 BYTES_PER_READ = 4 << 20
 
@@ -80,14 +88,14 @@ class FileFormat(ABC):
     counts_first: ClassVar[bool] = False  # a writer needs the exact number of rows
 
     def names(self, group: str, removed: int) -> dict[str, Any]:
-        """The files of a group that has so many removed keys, by the fields of FileGroup."""
+        """The files of a group that has `removed` removed keys, by the fields of FileGroup."""
         removed_suffix = self.removed_suffix if removed else None
         suffixes = {"file": self.suffix, "removed_file": removed_suffix, "index": self.index_suffix}
         return {key: suffix and group + suffix for key, suffix in suffixes.items()}
 
     @abstractmethod
     def open_writer(
-        self, stack: ExitStack, inventory: Inventory, group: Group, delta: bool
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
     ) -> GroupWriter:
         """The writer of a group's files, whose counts must be right; `stack` closes them.
 
@@ -170,7 +178,7 @@ class BlockFormat(FileFormat):
         self,
         stack: ExitStack,
         inventory: Inventory,
-        group: Group,
+        group: SelectedGroup,
         delta: bool,  # noqa: ARG002
     ) -> "BlockWriter":
         return BlockWriter(self, stack, inventory, group)
@@ -197,9 +205,9 @@ class BlockFormat(FileFormat):
                     wanted = hashes[first : last + 1]
                     at = np.minimum(np.searchsorted(stored_hashes, wanted), len(records) - 1)
                     hit = stored_hashes[at] == wanted
-                    places, matching = first + np.flatnonzero(hit), records[at[hit]]
-                    rows[places] = decode(matching["payload"], entry.shape)
-                    known[places] = ~matching["removed"]
+                    indices, matching = first + np.flatnonzero(hit), records[at[hit]]
+                    rows[indices] = decode(matching["payload"], entry.shape)
+                    known[indices] = ~matching["removed"]
             return rows[inverse], known[inverse]
 
         return of_ids
@@ -238,7 +246,7 @@ class BlockWriter:
     """Writes the rows and the removed ids of a group into two files."""
 
     def __init__(
-        self, format: BlockFormat, stack: ExitStack, inventory: Inventory, group: Group
+        self, format: BlockFormat, stack: ExitStack, inventory: Inventory, group: SelectedGroup
     ) -> None:
         def buffer(name: str, shape: RowShape | None, rows: int) -> Buffer:
             file = stack.enter_context(inventory.writing(name))
@@ -301,3 +309,211 @@ class BlockGroup:
                     yield records_of(ids, shape is None, payload, self.entry.shape)
             if rows:
                 raise ValueError("it has not as many rows as its manifest says")
+
+
+# ---- Parquet ----
+
+
+class ParquetFormat(BlockFormat):
+    """A column for each part of a payload, a row group for each block."""
+
+    name, suffix, removed_suffix = "parquet", ".parquet", ".removed.parquet"
+
+    def open_blocks(self, stack: ExitStack, file: Any, shape: RowShape | None) -> WriteBlock:
+        schema = schema_of(shape)
+        # Ids and trained floats do not compress; dictionaries and statistics would only cost time.
+        settings = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        writer = stack.enter_context(
+            pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema, **settings)
+        )
+        return lambda ids, payload: writer.write_table(table_of(ids, payload, schema, shape))
+
+    def read_blocks(self, file: Any, shape: RowShape | None, size: int) -> Iterator[Block]:
+        opened = pq.ParquetFile(file)
+        if not opened.schema_arrow.equals(schema_of(shape)):
+            raise ValueError("its columns are not those that its manifest says")
+        for batch in opened.iter_batches(max(1, size // ((shape.stride if shape else 0) + 8))):
+            payload = None if shape is None else payload_of(batch, shape)
+            yield batch.column("id").to_numpy(), payload
+
+
+def fields_of(shape: RowShape | None) -> list[tuple[str, np.dtype[Any]]]:
+    """The fields of a payload that are columns; none in a file of removed ids."""
+    return [(name, shape.payload[name]) for name in shape.payload.names or ()] if shape else []
+
+
+def schema_of(shape: RowShape | None) -> pa.Schema:
+    """The columns of a file of rows, or of removed ids."""
+    columns = [("id", pa.uint64())]
+    for name, field in fields_of(shape):
+        kind = pa.from_numpy_dtype(field.base)
+        columns.append((name, pa.list_(kind, *field.shape) if field.shape else kind))
+    return pa.schema(columns)
+
+
+def table_of(
+    ids: Uint64s, payload: Payloads, schema: pa.Schema, shape: RowShape | None
+) -> pa.Table:
+    """A column for each field of the payloads [n, stride]."""
+    arrays = [pa.array(ids)]
+    stored: NDArray[Any] = payload.view(shape.payload) if shape else payload
+    for name, field in fields_of(shape):
+        values = pa.array(stored[name].reshape(-1))
+        arrays.append(
+            pa.FixedSizeListArray.from_arrays(values, *field.shape) if field.shape else values
+        )
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def payload_of(batch: pa.RecordBatch, shape: RowShape) -> Payloads:
+    """The payloads uint8 [n, stride] of a record batch."""
+    stored = np.zeros(len(batch), shape.payload)
+    for name, field in fields_of(shape):
+        column = batch.column(name)
+        values = column.flatten() if field.shape else column
+        stored[name] = values.to_numpy().reshape(stored[name].shape)
+    return stored.view(np.uint8).reshape(len(batch), shape.stride)
+
+
+# ---- Text ----
+
+
+class TextFormat(BlockFormat):
+    """A line for each row: its id, the number of its floats, and the floats."""
+
+    name, suffix, removed_suffix = "text", ".txt", ".removed.txt"
+    precisions = ("float32",)
+
+    def open_blocks(self, stack: ExitStack, file: Any, shape: RowShape | None) -> WriteBlock:
+        schema = pa.schema(columns_of(shape, pa.uint32()))
+        options = pc.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+        writer = stack.enter_context(
+            pc.CSVWriter(pa.PythonFile(file, mode="w"), schema, write_options=options)
+        )
+
+        def write(ids: Uint64s, payload: Payloads) -> None:
+            columns: list[Any] = [ids]
+            if shape is not None:
+                columns.append(np.full(len(ids), shape.columns, np.uint32))
+                columns += map(np.ascontiguousarray, decode(payload, shape).T)
+            writer.write_table(pa.Table.from_arrays([*map(pa.array, columns)], schema=schema))
+
+        return write
+
+    def read_blocks(self, file: Any, shape: RowShape | None, size: int) -> Iterator[Block]:
+        if not file.read(1):
+            return
+        file.seek(0)
+        types = dict(columns_of(shape, pa.int64()))
+        for batch in pc.open_csv(
+            file,
+            pc.ReadOptions(column_names=list(types), block_size=max(size, 1 << 16)),
+            pc.ParseOptions(delimiter="\t", quote_char=False),
+            pc.ConvertOptions(column_types=types, null_values=[]),
+        ):
+            ids, *columns = (column.to_numpy() for column in batch.columns)
+            yield ids, None if shape is None else encode(np.stack(columns[1:], axis=1), shape)
+
+
+def columns_of(shape: RowShape | None, dim: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """The columns of a file of rows, or of removed ids; `dim` is the type of the second."""
+    columns = [("id", pa.uint64())]
+    if shape is not None:
+        columns += [("dim", dim), *((str(at), pa.float32()) for at in range(shape.columns))]
+    return columns
+
+
+# ---- Dictionaries ----
+
+
+class DictionaryFormat(FileFormat):
+    """A dictionary for each group, removed keys of a delta among its records."""
+
+    name, suffix, index_suffix = "dictionary", ".dictionary", ".index"
+    mapped = counts_first = True
+
+    def open_writer(
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
+    ) -> "GroupDictionaryWriter":
+        return GroupDictionaryWriter(stack, inventory, group, delta)
+
+    def open_group(
+        self, folder: str, content: Manifest, entry: FileGroup, temporary: Path
+    ) -> "DictionaryGroup":
+        return DictionaryGroup(folder, content, entry, temporary)
+
+    def lookup(self, entry: FileGroup, stored: Sequence["DictionaryGroup"]) -> Lookup:  # noqa: ARG002
+        stack = DictionaryStack([group.dictionary for group in stored])
+        return lambda ids: stack.lookup(np.ascontiguousarray(ids, np.uint64))
+
+
+class GroupDictionaryWriter:
+    """Writes the dictionary of a group, and its index."""
+
+    def __init__(
+        self, stack: ExitStack, inventory: Inventory, group: SelectedGroup, delta: bool
+    ) -> None:
+        names, shape = DictionaryFormat().names(group.stem, group.removed), group.shape
+        self._inventory, self._index = inventory, names["index"]
+        self._writer = DictionaryWriter(
+            stack.enter_context(inventory.writing(names["file"])).write,
+            salt=group.salt,
+            **asdict(shape),
+            stride=shape.stride,
+            records=group.rows + group.removed,
+            removed=group.removed,
+            delta=delta,
+        )
+
+    def add(
+        self,
+        ids: Uint64s,  # noqa: ARG002 (hashes are stored)
+        hashes: Uint64s,
+        payload: Payloads,
+        removed: Bools | None,
+    ) -> None:
+        self._writer.add(hashes, payload, removed)
+
+    def finish(self) -> None:
+        self._inventory.write(self._index, self._writer.finish())
+
+
+class DictionaryGroup:
+    """A dictionary file, mapped into memory; a remote one is first copied to `temporary`."""
+
+    def __init__(self, folder: str, content: Manifest, entry: FileGroup, temporary: Path) -> None:
+        self._url, self._shape = files.join(folder, entry.rows_file), entry.shape
+        path, index = (local_copy(folder, content, name, temporary) for name in entry.names)
+        with files.translated(self._url), reported_damage(self._url):
+            self.dictionary = stored = Dictionary(str(path), str(index))
+            precision = cast(Precision, stored.precision)
+            shape = RowShape(stored.linear, stored.width, stored.cvm, precision)
+            header = shape, stored.rows - stored.removed, stored.removed, str(stored.salt)
+            if header != (entry.shape, entry.rows, entry.removed, entry.salt):
+                raise ValueError("its header is not what the manifest says")
+
+    def sources(self, count: int = 1) -> list[Iterator[Records]]:
+        return [self._records(max(1, BYTES_PER_READ // count // (self._shape.stride + 8)))]
+
+    def close(self) -> None:
+        self.dictionary.close()
+
+    def _records(self, at_once: int) -> Iterator[Records]:
+        last, rows = -1, self.dictionary.rows
+        with reported_damage(self._url):
+            for first in range(0, rows, at_once):
+                count = min(at_once, rows - first)
+                hashes, removed, payload = self.dictionary.records(first, count)
+                last = last_of_ascending(last, hashes)
+                yield records_of(
+                    ids_of(hashes, self.dictionary.salt), removed, payload, self._shape
+                )
+
+
+def ids_of(hashes: Uint64s, salt: int) -> Uint64s:
+    """The ids whose keys hash so in the group of a salt, uint64 [n]. docs/formats/ids.md."""
+    shift = np.uint64(33)
+    x = hashes ^ hashes >> shift
+    x = x * np.uint64(0x9CB4B2F8129337DB)
+    x = (x ^ x >> shift) * np.uint64(0x4F74430C22A54005)
+    return (x ^ x >> shift) ^ np.uint64(salt)

@@ -13,18 +13,17 @@ from pydantic import Field
 
 from tnctl import limits, manifest
 from tnctl.checkpoint.chain import GOLDEN
-from tnctl.documents import Count, Name
+from tnctl.documents import Count, Name, Uint32
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.manifest import DamagedError, FileEntry
 from tnctl.serving.artefact_document import document
-from tnctl.serving.redis.bucket_commands import buckets_of, field_names
-from tnctl.serving.redis.redis_session import client_of, shown, translated
 from tnctl.serving.rows.embeddings import PREFIX
 from tnctl.serving.rows.export_document import GroupRows, RowsManifest
-from tnctl.serving.rows.file_format import hashes_of
 from tnctl.serving.rows.precision import LookedUp, Uint64s, decode
+from tnctl.serving.rows.redis_session import client_of, shown, translated
+from tnctl.serving.rows.row_formats import hashes_of
 
-MOST_BUCKETS = 2**32 - 1
+Buckets = Annotated[Uint32, Field(ge=1)]
 VERSION = r"[0-9]{1,19}-[0-9a-f]{8}"  # the step, and random digits
 POINTER = re.compile(rf"(?P<version>{VERSION}) (?P<sequence>[0-9]{{1,19}})")
 
@@ -37,7 +36,7 @@ TRIES = 10  # switches in the middle of one reading
 class BucketGroup(GroupRows):
     """A share group whose rows are in hashes of a Redis server."""
 
-    buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)]
+    buckets: Buckets
     fields_per_row: Annotated[int, Field(ge=1, le=256)]
 
 
@@ -55,7 +54,23 @@ class VersionRecord:
     """What `PREFIX:versions` has of a version: its state, and the buckets of each group."""
 
     state: State
-    groups: dict[Name, Annotated[int, Field(ge=1, le=MOST_BUCKETS)]]
+    groups: dict[Name, Buckets]
+
+
+def buckets_of(hashes: Uint64s, count: int) -> Uint64s:
+    """floor(hash * count / 2^64), exactly; uint64 [n]. `count` is below 2^32."""
+    shift, n = np.uint64(32), np.uint64(count)
+    high, low = hashes >> shift, hashes & np.uint64(0xFFFFFFFF)
+    return (high * n + (low * n >> shift)) >> shift
+
+
+def field_names(ids: Uint64s, fields: int) -> list[list[bytes]]:
+    """The names of the fields of each id (uint64 [n]), `fields` for each.
+
+    The first is the id, 8 bytes, little-endian; the others add a byte, the number of the part.
+    """
+    names = [id_.to_bytes(8, "little") for id_ in ids.tolist()]
+    return [[name, *(name + bytes([part]) for part in range(1, fields))] for name in names]
 
 
 def entry_of(data: bytes) -> FileEntry:

@@ -7,10 +7,18 @@ lower precision must be within the error that their export states. And the graph
 must give what their golden rows say, which is checked without a checkpoint too.
 """
 
+import http.client
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter
 
 from tnctl import manifest
 from tnctl.checkpoint.chain import Checkpoint
@@ -19,7 +27,7 @@ from tnctl.data.days import conf_of_day
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import Failure
+from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.evaluation.model_readers import LocalReader, Readers
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.files import AbsentError
@@ -27,13 +35,7 @@ from tnctl.model.building import Model
 from tnctl.model.graph import BY_SLOT, PACKED, packed_inputs
 from tnctl.model.layout import LINEAR, LINEARS
 from tnctl.schema import Conf
-from tnctl.serving.graph.graph_document import NAME, GraphManifest
-from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
-from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
-from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
-from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
-from tnctl.serving.verify.endpoint import Endpoint
-from tnctl.serving.verify.golden_checks import (
+from tnctl.serving.golden_checks import (
     TOLERANCE,
     GoldenFile,
     deviation_of,
@@ -45,8 +47,22 @@ from tnctl.serving.verify.golden_checks import (
     largest_deviation,
     outputs_noun,
 )
+from tnctl.serving.graph.graph_document import NAME, GraphManifest
+from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
+from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
+from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
+from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 
 EXAMPLES = 1000
+SECONDS = 30.0
+ROWS = 32  # of a request
+COLUMNAR, ROW = "columns", "rows"
+# The keys of examples, and of the outputs in an answer.
+FORMS = {COLUMNAR: ("inputs", "outputs"), ROW: ("instances", "predictions")}
+MOST_BYTES = 64 << 20  # of an answer
+# NaN and infinite numbers pass here, and are named for what they are.
+Number = Annotated[float, Field(strict=True)]
+NUMBERS: TypeAdapter[Any] = TypeAdapter(list[Number] | list[list[Number]])
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,7 @@ def verify_endpoint(
     inputs = inputs_of(description.signatures.by_slot, golden.inputs(description))
     noun = outputs_noun(description, BY_SLOT)
     findings = []
-    for way, outputs in Endpoint(url, description).ways(inputs).items():
+    for way, outputs in PredictEndpoint(url, description).ways(inputs).items():
         what = f"{noun} of the endpoint, by {way}"
         if outputs is None:
             findings.append(CheckedFigure(what, True, "not supported there"))
@@ -215,8 +231,8 @@ class Examples:
         """The numeric inputs and one-hot slots that a graph, maybe of one head, takes."""
         slots, layout = description.slots, self.model.layout
         taken = [*description.numeric, *(name for name in slots if slots[name].indicator)]
-        places = (layout.numeric_columns[name] for name in taken)
-        columns = [at - layout.numeric_at + k for at, width in places for k in range(width)]
+        ranges = (layout.numeric_columns[name] for name in taken)
+        columns = [at - layout.numeric_at + k for at, width in ranges for k in range(width)]
         return self.encoded.numeric[:, columns]
 
     def _rows_within(self, embeddings: Embeddings) -> list[CheckedFigure]:
@@ -225,13 +241,13 @@ class Examples:
         errors = {entry.group: entry.error for entry in content.groups}
         worst = bound = 0.0
         far = differing = left_out = 0
-        for place, layout in enumerate(self.model.layout.tables):
+        for table, layout in enumerate(self.model.layout.tables):
             names = {number: name for name, number in layout.groups.items()}
             of_weights = np.s_[int(layout.linear) : int(layout.linear) + layout.width]
             for slot, number in zip(layout.slots, layout.group_of, strict=True):
                 ids = np.unique(self.encoded.cells[slot].ids)
                 groups = np.full(len(ids), number, np.uint16)
-                trained, there = self._reader.rows(place, groups, ids)
+                trained, there = self._reader.rows(table, groups, ids)
                 rows, known = trained, np.zeros(len(ids), bool)
                 if (group := names[number]) in errors:
                     rows, known = embeddings.lookup(group, ids)
@@ -267,11 +283,11 @@ def cells_of(model: Model, batch: Batch) -> dict[str, Cells]:
             column += spread
             lengths = ends[:, column - 1] - first
             until = np.cumsum(lengths)
-            places = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
+            indices = np.arange(until[-1]) + np.repeat(first - until + lengths, lengths)
             cells[slot] = Cells(
-                ids[places],
+                ids[indices],
                 np.concatenate(([0], until)).astype(np.int32),
-                None if weights is None else weights[places],
+                None if weights is None else weights[indices],
             )
     return cells
 
@@ -301,7 +317,7 @@ def same_inputs(
 
 
 def within(what: str, deviation: float) -> CheckedFigure:
-    """Whether logits are near enough."""
+    """Whether outputs are near enough to those expected."""
     return CheckedFigure(what, deviation <= TOLERANCE, f"{deviation:.1e} of {TOLERANCE}")
 
 
@@ -330,3 +346,110 @@ def of_embeddings(
     worst = largest_deviation(golden, description, graph.outputs(PACKED, inputs))
     outputs = outputs_noun(description, PACKED)
     return [*findings, within(f"golden rows: {outputs} from the files", worst)]
+
+
+# ---- A running service: a client of TensorFlow Serving's REST predict API ----
+
+
+class RefusedError(Failure):
+    """The service answered that it does not take the request."""
+
+
+class PredictEndpoint:
+    """The model at `url`, http://HOST:PORT/v1/models/NAME, whose graph is described."""
+
+    def __init__(self, url: str, description: GraphManifest, seconds: float = SECONDS) -> None:
+        refuse_if(
+            not re.fullmatch(r"https?://(?!/)(\[[^/\]]+\])?[^/\s\[\]]*/\S+", url),
+            f"endpoint is http://HOST:PORT/v1/models/NAME. Received: endpoint={quoted(url)}",
+        )
+        self.url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
+        self._outputs = description.outputs
+        self._seconds = seconds
+
+    def ways(self, inputs: Arrays) -> dict[str, Arrays | None]:
+        """The outputs for inputs of signature `by_slot`, by each form of the API.
+
+        The forms are `columns` ("inputs": a list for each input) and `rows` ("instances": an object
+        for each example); None for a form that is refused while the other is accepted. Raises
+        Failure in one line for every other error.
+        """
+        outputs: dict[str, Arrays | None] = {}
+        refused = None
+        for way in FORMS:
+            try:
+                parts = [
+                    self._predicted(way, {n: array[at : at + ROWS] for n, array in inputs.items()})
+                    for at in range(0, len(next(iter(inputs.values()))), ROWS)
+                ]
+                outputs[way] = {
+                    name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+                }
+            except RefusedError as error:
+                if refused is not None:
+                    raise refused from None
+                outputs[way], refused = None, error
+        return outputs
+
+    def _predicted(self, way: str, inputs: Arrays) -> Arrays:
+        """The outputs for some examples, by name."""
+        key, answer_key = FORMS[way]
+        given: Any = {name: array.tolist() for name, array in inputs.items()}
+        rows = len(next(iter(given.values())))
+        if way == ROW:
+            columns = given.values()
+            given = [dict(zip(given, row, strict=True)) for row in zip(*columns, strict=True)]
+        text = self._answer({"signature_name": BY_SLOT, key: given})
+        names = [output.name for output in self._outputs]
+        try:
+            values = json.loads(text)[answer_key]
+            if way == ROW and isinstance(values[0], dict):
+                values = {name: [prediction[name] for prediction in values] for name in names}
+            elif len(names) == 1 and not isinstance(values, dict):
+                values = {names[0]: values}  # the only output of a model has no name
+            return {
+                output.name: array_of(values[output.name], rows, output.shape)
+                for output in self._outputs
+            }
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+            raise Failure(
+                f"{self.url} gives an answer that is not of the predict API ({reason}): "
+                f"{quoted(text)}. Answer as TensorFlow Serving does"
+            ) from None
+
+    def _answer(self, body: Mapping[str, Any]) -> bytes:
+        """The answer to a request."""
+        request = urllib.request.Request(
+            self.url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._seconds) as response:
+                text: bytes = response.read(MOST_BYTES)
+                return text
+        except urllib.error.HTTPError as error:
+            with error:
+                message = f"{self.url} answers {error.code}: {quoted(error.read(MOST_BYTES))}"
+            if 400 <= error.code < 500:
+                way = "It must take the inputs of signature by_slot"
+                raise RefusedError(f"{message}. {way}") from None
+            raise Failure(f"{message}. Look into its log") from None
+        except (http.client.HTTPException, OSError) as error:  # URLError and TimeoutError, too
+            reason = getattr(error, "reason", error)
+            what = f"cannot be reached ({reason}). Start the service, or correct endpoint=URL"
+            if isinstance(reason, TimeoutError):
+                what = f"does not answer within {self._seconds:g} s. Look into its log"
+            raise Failure(f"{self.url} {what}") from None
+
+
+def array_of(values: Any, rows: int, shape: tuple[int, ...]) -> Floats:
+    """The values of an output as float32 [rows, *shape]; [rows, 1] are taken for [rows].
+
+    Raises ValueError for what are no such finite numbers.
+    """
+    array = np.array(NUMBERS.validate_python(values), np.float32)
+    if array.shape not in ((rows, *shape), (rows, *(shape or (1,)))):
+        raise ValueError(f"an output is {list(array.shape)}, not {[rows, *shape]}")
+    if not np.isfinite(array).all():
+        raise ValueError("an output is NaN or infinite")
+    return array.reshape(rows, *shape)

@@ -20,7 +20,7 @@ BUCKETS_AT_ONCE = 1 << 12
 ANSWER_SECONDS = 30  # unless the URL has another socket_timeout
 
 Word = bytes | str | int
-LOCK_SECONDS = 10.0  # a writer that was killed keeps others out for so long
+LOCK_SECONDS = 10.0  # after this time the lock of a killed writer expires
 
 
 def library() -> Any:
@@ -76,38 +76,18 @@ def client_of(url: str, **options: Any) -> Any:
 @contextmanager
 def translated(url: str) -> Iterator[None]:
     """Turn what Redis, or the way to it, raises inside the block into a `Failure`."""
+    redis = library()
     try:
         yield
-    except UserError:
-        raise
-    except library().RedisError as error:
-        raise Failure(f"{shown(url)} {_message(error)}") from error
-
-
-def _message(error: Exception) -> str:
-    errors = library().exceptions
-    reason = printable(str(error).strip().split("\n")[0].rstrip(".")) or type(error).__name__
-    if "CERTIFICATE_VERIFY" in reason:
-        return "has a certificate of an unknown authority. Name its file: ?ssl_ca_certs=FILE"
-    logins = errors.AuthenticationError, errors.AuthenticationWrongNumberOfArgsError
-    for kinds, text in (
-        (logins, "refused the login ({}). Give USER and PASSWORD: redis://USER:PASSWORD@HOST"),
-        (errors.NoPermissionError, "does not permit it ({}). docs/formats/redis.md has the "
-         "commands that its user needs"),
-        (errors.ReadOnlyError, "is a replica, which cannot be written to. Name its primary"),
-        (errors.OutOfMemoryError, "has no memory left ({}). Raise its maxmemory"),
-        ((errors.MovedError, errors.AskError, errors.ClusterError, errors.ClusterDownError),
-         "is part of a cluster ({}), which tnctl does not write to. Name a server of its own"),
-        (errors.TimeoutError, "did not answer in time ({}). Run the command again when it does; "
-         "for more time add ?socket_timeout=SECONDS to the URL"),
-        (errors.ConnectionError, "does not answer, or was lost on the way ({}). Run the command "
-         "again when it does"),
-    ):  # fmt: skip
-        if isinstance(error, kinds):
-            return text.format(reason)
-    if "WRONGTYPE" in reason:
-        return f"has other data under these keys ({reason}). Choose another prefix="
-    return f"refused a command ({reason}). docs/formats/redis.md has the servers that it works with"
+    except redis.RedisError as error:
+        reason = printable(str(error).strip().split("\n")[0].rstrip(".")) or type(error).__name__
+        lost = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+        if lost and not isinstance(error, redis.AuthenticationError):
+            way = "Run the command again when it does; ?socket_timeout=SECONDS waits for longer"
+            what = f"does not answer, or was lost on the way ({reason}). {way}"
+        else:
+            what = f"refuses a command ({reason}). docs/formats/redis.md says what it must permit"
+        raise Failure(f"{shown(url)} {what}") from error
 
 
 class Session:
@@ -145,14 +125,14 @@ class Session:
 
         `prefix` is what the names of their keys begin with; `words` follow the key.
         """
-        return sum(
-            sum(self.calls([(command, f"{prefix}{bucket}", *words) for bucket in buckets]))
-            for first in range(0, count, BUCKETS_AT_ONCE)
-            for buckets in (range(first, min(first + BUCKETS_AT_ONCE, count)),)
-        )
+        total = 0
+        for first in range(0, count, BUCKETS_AT_ONCE):
+            buckets = range(first, min(first + BUCKETS_AT_ONCE, count))
+            total += sum(self.calls([(command, f"{prefix}{bucket}", *words) for bucket in buckets]))
+        return total
 
     def stream(self, data: bytes, commands: int) -> int:
-        """Send packed commands; the sum of the replies to those that were streamed before.
+        """Send packed commands; the sum of the replies to the commands streamed before them.
 
         So the server always has work, and at most two portions of it.
         """
@@ -169,11 +149,11 @@ class Session:
 
     def transaction(self, commands: Sequence[Sequence[Word]]) -> bool:
         """All commands or none; False when a key that was watched has changed."""
-        replies = self.calls([("MULTI",), *commands, ("EXEC",)])
-        for reply in replies[-1] or ():
+        replies = self.calls([("MULTI",), *commands, ("EXEC",)])[-1]
+        for reply in replies or ():
             if isinstance(reply, Exception):
                 raise reply
-        return replies[-1] is not None
+        return replies is not None
 
     def run_id(self) -> str | None:
         """Which process the server is; None when this user may not ask."""
@@ -191,92 +171,85 @@ class Session:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Remembers that the connection was lost: sending more would reconnect."""
-        errors = library().exceptions
+        redis = library()
         if self.lost:
-            raise errors.ConnectionError("the connection was lost")
+            raise redis.ConnectionError("the connection was lost")
         try:
             yield
-        except (errors.ConnectionError, errors.TimeoutError):
+        except (redis.ConnectionError, redis.TimeoutError):
             self.lost = True
             raise
 
 
-@contextmanager
-def writer_lock(url: str, key: str) -> Iterator["WriterLock"]:
-    """Holds the lock of a key while the block runs. Raises Failure when another writer has it.
-
-    Use it in a `translated` block.
-    """
-    with closing(Session(url)) as session:
-        lock = WriterLock(url, key, session)
-        lock.acquire()
-        ended = threading.Event()
-        thread = threading.Thread(target=lock.refresh, args=(ended,), daemon=True)
-        thread.start()
-        try:
-            yield lock
-        finally:
-            ended.set()
-            thread.join()
-            with suppress(Exception):
-                if lock.held(session):
-                    session.transaction([("DEL", key)])
-
-
 class WriterLock:
     """A key with this writer's token, which expires unless it is refreshed.
+
+    Held while its `with` block runs, inside a `translated` block; entering it raises Failure when
+    another writer has it.
 
     Not redis-py's Lock: it runs scripts, for which a user needs permissions (`evalsha`, `script`)
     that docs/formats/redis.md does not name and that hosted servers may refuse. A transaction that
     watches the key is atomic too, with the commands that the writer needs anyway.
     """
 
-    def __init__(self, url: str, key: str, session: Session) -> None:
-        self._url, self.key, self._session = url, key, session
-        self.token = f"{socket.gethostname()}/{getpid()}/{uuid.uuid4().hex}".encode()
+    def __init__(self, url: str, key: str) -> None:
+        self._url, self._key, self._session = url, key, Session(url)
+        self._token = f"{socket.gethostname()}, process {getpid()}/{uuid.uuid4().hex}".encode()
         self._milliseconds = round(LOCK_SECONDS * 1000)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
+
+    def __enter__(self) -> "WriterLock":
+        try:
+            self._acquire()
+        except BaseException:
+            self._session.close()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        with closing(self._session), suppress(Exception):
+            if self.held(self._session):
+                self._session.transaction([("DEL", self._key)])
 
     def held(self, session: Session) -> bool:
         """Whether this writer holds it. If it loses it later, a transaction of `session` fails."""
-        return bool(session.calls([("WATCH", self.key), ("GET", self.key)])[1] == self.token)
+        return bool(session.calls([("WATCH", self._key), ("GET", self._key)])[1] == self._token)
 
     def lost(self) -> Failure:
         """The error for a lock that another writer has taken."""
         return Failure(
-            f"{shown(self._url)} has given the lock {self.key} to another writer, for this one did "
-            "not run for a while. Run the command again"
+            f"{shown(self._url)} has given the lock {self._key} to another writer, for this one "
+            "did not run for a while. Run the command again"
         )
 
-    def acquire(self) -> None:
+    def _acquire(self) -> None:
         """Take the lock, or wait until a killed writer's lock has expired.
 
         Raises Failure when another writer refreshes it: its remaining time grows.
         """
-        if self._taken():
+        take = ("SET", self._key, self._token, "NX", "PX", self._milliseconds)
+        if self._session.call(*take):
             return
-        with waiting(f"waiting for another writer's lock {self.key}, or for its end"):
+        with waiting(f"waiting for another writer's lock {self._key}, or for its end"):
             last_left = None
-            while not self._taken():
-                left, holder = self._session.calls([("PTTL", self.key), ("GET", self.key)])
+            while not self._session.call(*take):
+                left, holder = self._session.calls([("PTTL", self._key), ("GET", self._key)])
                 if left == -1 or (last_left is not None and left > last_left):
-                    host, _, process = (holder or b"?/?").decode("utf-8", "replace").partition("/")
+                    writer = (holder or b"?").decode("utf-8", "replace").partition("/")[0]
                     raise Failure(
-                        f"{shown(self._url)} is being written to by another export (host {host}, "
-                        f"process {process.partition('/')[0]}). Let it finish, or choose another "
-                        "prefix="
+                        f"{shown(self._url)} is being written to by another export (host {writer})"
+                        ". Let it finish, or choose another prefix="
                     )
                 last_left = left
                 time.sleep(min(0.1, LOCK_SECONDS / 20))
 
-    def refresh(self, ended: threading.Event) -> None:
-        """Extend the lock again and again, until `ended`, or until it is lost."""
+    def _refresh(self) -> None:
+        """Extend the lock again and again, until the block ends, or until it is lost."""
         # The writer itself finds out before it switches that the lock is lost.
         with suppress(Exception):
-            while not ended.wait(self._milliseconds / 5000):
-                if not self.held(self._session):
-                    return
-                self._session.transaction([("PEXPIRE", self.key, self._milliseconds)])
-
-    def _taken(self) -> bool:
-        words = ("SET", self.key, self.token, "NX", "PX", self._milliseconds)
-        return self._session.call(*words) is not None
+            while not self._ended.wait(self._milliseconds / 5000) and self.held(self._session):
+                self._session.transaction([("PEXPIRE", self._key, self._milliseconds)])

@@ -1,1 +1,0 @@
-"""Exported rows in a Redis server. docs/formats/redis.md."""
