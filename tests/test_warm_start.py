@@ -25,7 +25,6 @@ from tnctl.schema import Conf, Data, Slot, Warm
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.tables.records import decay_factors
-from tnctl.training.warm import row_transfer
 from tnctl.training.warm import warm_start as warm
 from tnctl.training.warm.pairing import check_inputs, pair
 
@@ -421,7 +420,7 @@ def test_decayed_weights_come_as_they_read():
     for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
         new, _ = table_of(decay)
         new.set_step(10)
-        convert = row_transfer.Conversion(part, new, Clock(10), True)
+        convert = warm.Conversion(part, new, Clock(10), True)
         made = convert(records, records["group"], ones)
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
@@ -444,7 +443,7 @@ def test_rows_with_lazy_l2_come_as_they_read(lazy_l2, keeps_state):
     old.set_step(10)
     new, _ = table_of(0, **rule, lazy_l2=lazy_l2)
     new.set_step(10)
-    convert = row_transfer.Conversion(part, new, Clock(10), keeps_state)
+    convert = warm.Conversion(part, new, Clock(10), keeps_state)
     made = convert(records, records["group"], (np.ones(5), np.ones(5)))
     stays = lazy_l2 == 0.2 and keeps_state
     assert (made["changed"] == (3 if stays or not lazy_l2 else 10)).all()
@@ -459,8 +458,8 @@ def test_show_and_click_read_as_before_under_another_decay():
     days = ((100, 1), (101, 5), (104, 9))
     changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
     expected = [4, 4, 4, 3, 3, 0, 0]
-    np.testing.assert_array_equal(row_transfer.ages(days, changed), expected)
-    np.testing.assert_array_equal(row_transfer.ages((), changed), 0)
+    np.testing.assert_array_equal(warm.ages(days, changed), expected)
+    np.testing.assert_array_equal(warm.ages((), changed), 0)
     old, part = table_of(0.0, shows=True)
     old.set_step(3)
     records = old.fresh_records(np.zeros(7, np.uint16), np.arange(7, dtype=np.uint64))
@@ -469,7 +468,7 @@ def test_show_and_click_read_as_before_under_another_decay():
     was, now = np.full(7, 0.5), np.full(7, 0.25)
     new, _ = table_of(0.0, shows=True)
     new.set_step(12)
-    made = row_transfer.Conversion(part, new, Clock(12, days), True)
+    made = warm.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
         transferred = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
@@ -478,7 +477,7 @@ def test_show_and_click_read_as_before_under_another_decay():
         np.testing.assert_allclose(transferred["click"][:, 0] / transferred["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
-    made = row_transfer.Conversion(part, faster, Clock(12, days), True)
+    made = warm.Conversion(part, faster, Clock(12, days), True)
     transferred = made(records[1:], records["group"][1:], (was[1:], was[1:]))
     assert (transferred["changed"] == 12).all()
     np.testing.assert_allclose(transferred["show"][:, 0], read, rtol=1e-6)
