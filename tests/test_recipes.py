@@ -19,7 +19,7 @@ from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import Tower, building, recipes
 from tnctl.model.layout import plan
-from tnctl.model.recipe_settings import settings_of as source_settings
+from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
 ROOT = Path(__file__).resolve().parent.parent

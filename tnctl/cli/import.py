@@ -3,7 +3,7 @@
 
 from tnctl.cli import compose
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 TAKES = ("tensornet", "conf", "tables", "dense")
 USAGE = (

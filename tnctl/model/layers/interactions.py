@@ -8,9 +8,8 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import l2_regularizer
+from tnctl.model.layers.fully_connected import Axis, WeightAxes, l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
 
 
 class FactorizationMachine(keras.layers.Layer):

@@ -14,7 +14,7 @@ from tnctl.documents import Finite, Name, RelativePath, Sha256, Uint64Text, omit
 from tnctl.errors import refuse_if
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEARS
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import (

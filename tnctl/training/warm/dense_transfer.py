@@ -22,7 +22,7 @@ from tnctl.checkpoint.document import WarmDense
 from tnctl.errors import UserError
 from tnctl.model import recipes
 from tnctl.model.building import Model, build_network
-from tnctl.model.layers.weight_axes import Axis, Place, WeightAxes
+from tnctl.model.layers import Axis, Place, WeightAxes
 from tnctl.model.layout import Layout, plan
 from tnctl.tables import CVM_COLUMNS, DenseTable
 from tnctl.training.warm.pairing import FTRL, Pairing, ftrl_z, recipe_of, refuse_other_state
@@ -286,7 +286,7 @@ class InputAxes:
     The network is called again, on inputs with tags, which operations pass on. The tag of a tensor
     is an array of its shape (with a batch of 1) with a Place for each of its numbers. Operations
     that move numbers move their tags; layers say which axes of their weights are over their input
-    (`tnctl.model.layers.weight_axes`). The place of a unit is ((), (layer, index, *inputs)), with
+    (`tnctl.model.layers`). The place of a unit is ((), (layer, index, *inputs)), with
     the inputs that its layer was given, directly or through other layers.
 
     `shapes` has the variables by their paths; `scopes` the inputs without which nothing of a
