@@ -9,7 +9,7 @@ from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
-from tnctl.model.layers.normalization import BatchNorm, Dropout
+from tnctl.model.layers.normalization import BatchNorm, Dropout, Float32Layer
 from tnctl.model.recipes import Tower
 
 # What a number is: the model's inputs that it belongs to (none: it is a unit of a layer), and which
@@ -156,7 +156,7 @@ class Mlp(keras.layers.Layer):
         return self.hidden[0].weight_axes(columns) if self.hidden else {}
 
 
-class Logit(keras.layers.Layer):
+class Logit(Float32Layer):
     """One linear unit, y = x w + b, in float32 whatever the precision of the rest.
 
     `l2` as in l2_regularizer.
@@ -165,7 +165,7 @@ class Logit(keras.layers.Layer):
     """
 
     def __init__(self, use_bias: bool = True, l2: float = 0.0, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
+        super().__init__(**settings)
         self.use_bias = use_bias
         self.regularizer = l2_regularizer(l2)
 
@@ -198,16 +198,13 @@ def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     return None if linear is None and product is None else total(linear, product)
 
 
-class Bias(keras.layers.Layer):
+class Bias(Float32Layer):
     """y = x + b, one b for all.
 
     Input shape: [B, 1]. Output shape: [B, 1].
     """
 
     keeps_columns = True
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
 
     def build(self, shape: Sequence[int | None]) -> None:  # noqa: ARG002 (Keras' signature)
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
@@ -219,7 +216,7 @@ class Bias(keras.layers.Layer):
         return {}
 
 
-class LogitOfBoth(keras.layers.Layer):
+class LogitOfBoth(Float32Layer):
     """The logit of p(a) p(b), of two logits a and b: both things happen.
 
     logit(sigmoid(a) sigmoid(b)) = -ln(e^-a + e^-b + e^(-a-b))
@@ -229,9 +226,6 @@ class LogitOfBoth(keras.layers.Layer):
 
     Input shape: two of [B, 1]. Output shape: [B, 1].
     """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
 
     def call(self, a: Any, b: Any) -> Any:
         return -ops.logsumexp(ops.concatenate([-a, -b, -a - b], axis=1), axis=1, keepdims=True)
@@ -266,7 +260,7 @@ class PRelu(keras.layers.Layer):
         return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
 
 
-class Dice(keras.layers.Layer):
+class Dice(Float32Layer):
     """f(s) = p(s) * s + (1 - p(s)) * alpha * s,  p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)).
 
     Zhou et al., Deep Interest Network, KDD 2018, equation 3: a PReLU whose bend follows the data.
@@ -279,7 +273,7 @@ class Dice(keras.layers.Layer):
     keeps_columns = True
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
+        super().__init__(**settings)
         self.standardized = BatchNorm(0.9, epsilon=1e-8, affine=False, name="standardized")
 
     def build(self, shape: Sequence[int]) -> None:

@@ -122,8 +122,8 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
     for name, old_name in pairing.matched.items():
         slot, old_slot = pairing.conf.slots.get(name), pairing.old.slots.get(old_name)
         if (slot is None) != (old_slot is None):
-            kinds = ("a slot", "a numeric input")
-            difference: Difference | None = ("kind", *(kinds if slot is not None else kinds[::-1]))
+            kinds = ["a numeric input" if given is None else "a slot" for given in (slot, old_slot)]
+            difference: Difference | None = ("kind", kinds[0], kinds[1])
         elif slot is not None and old_slot is not None:
             difference = _other_slot(pairing, name, slot, old_slot, old_statistics, statistics)
         else:
