@@ -225,13 +225,6 @@ def test_din(softmax):
     near(logits["label"], logit(w, "logit", tower(w, "deep", x, first=2)))
 
 
-def test_din_runs_with_its_own_activation():
-    recipe = {"name": "din", "behavior": ["past"], "target": ["a"], "hidden": [4], "attention": [4]}
-    logits, w, _ = logits_of(recipe, slots=HISTORY)
-    assert np.isfinite(logits["label"]).all()
-    assert [path for path in w if path.endswith("standardized/moving_mean")]
-
-
 LABELS = {"ctr": Label("click"), "ctcvr": Label("buy")}
 
 

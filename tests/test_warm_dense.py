@@ -240,9 +240,7 @@ TRACKED = {
         "keras.layers.Dense(3)(inputs.x)))"
     ),
 }
-ADDED = (
-    "a gate for all", "a scalar of units", "behind others", "shared, named", "a layer each, added",
-)  # fmt: skip
+ADDED = ("a scalar of units", "behind others", "shared, named", "a layer each, added")
 
 
 @pytest.mark.parametrize(
@@ -313,8 +311,9 @@ def test_weights_over_what_is_not_known_are_refused(expression, change, tmp_path
 def confs_of_expression(text, tmp_path, change):
     """Confs of a recipe that returns an expression, with inputs that differ by `change`."""
     path = tmp_path / "own.py"
-    imports = "import keras\nimport tensorflow as tf\nfrom keras import ops\n"
-    imports += "from tnctl.model import layers\n"
+    imports = (
+        "import keras, tensorflow as tf\nfrom keras import ops\nfrom tnctl.model import layers\n"
+    )
     path.write_text(f"{imports}def build(inputs):\n    return {text}\n")
     numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
     old = Conf(
@@ -364,21 +363,19 @@ def confs_of(recipe, width):
 def saved(model):
     """What a warm start reads of a checkpoint of a model, without writing one."""
     names, shapes = model.variable_names, [tuple(variable.shape) for variable in model.variables]
-    variables = {}
-    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        states = {
-            state: of_all[number].reshape(shape).copy()
-            for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
-        }
-        weights = model.dense.weights[number].reshape(shape).copy()
-        variables[name] = {"weights": weights, **states}
+    parts = {"weights": model.dense.weights}
+    parts |= zip(model.dense.state_names, model.dense.states, strict=True)
+    variables = {
+        name: {part: arrays[index].reshape(shape).copy() for part, arrays in parts.items()}
+        for index, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    }
     for memory, variable in zip(model.moving, model.network.non_trainable_variables, strict=True):
         moving = memory.reshape(tuple(variable.value.shape)).copy()
         variables[variable.path] = {"weights": moving}
     dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
-    digest = recipes.digest_of(name) if name.endswith(".py") else ""
-    manifest = SimpleNamespace(dense=dense, recipe=SimpleNamespace(sha256=digest))
+    recipe = SimpleNamespace(sha256=recipes.digest_of(name) if name.endswith(".py") else "")
+    manifest = SimpleNamespace(dense=dense, recipe=recipe)
     return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=variables)
 
 
