@@ -170,7 +170,9 @@ class _FileLayout:
         missing = [value.encode() for value in reader.missing]
         self.missing = [value.strip() for value in missing] if reader.strip else missing
         delimiter = reader.delimiter.encode()
-        self.format = text.Format(len(names), delimiter, reader.quote, reader.strip, self.missing)
+        self.format = text.LineFormat(
+            len(names), delimiter, reader.quote, reader.strip, self.missing
+        )
 
 
 class _Block(NamedTuple):

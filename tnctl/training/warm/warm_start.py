@@ -126,7 +126,7 @@ class Move:
     part: str  # the checkpoint's table
     number: int  # the group's number in the checkpoint
     name: str  # the group's name in the checkpoint
-    table: int  # place among the new model's tables
+    table: int  # index among the new model's tables
     group: str
     group_number: int
 
@@ -141,7 +141,7 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move
         for table in old_layout.tables
         for group, number in table.groups.items()
     }
-    for place, table in enumerate(layout.tables):
+    for index, table in enumerate(layout.tables):
         for group, number in table.groups.items():
             sources: dict[str, str] = {}  # groups of the checkpoint, each by the first slot
             for name, group_number in zip(table.slots, table.group_of, strict=True):
@@ -157,7 +157,7 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move
                     "keep the groups apart"
                 )
             for old_group in sources:
-                yield Move(*old_groups[old_group], old_group, place, group, number)
+                yield Move(*old_groups[old_group], old_group, index, group, number)
 
 
 def ages(days: Sequence[tuple[int, int]], changed: NDArray[np.uint32]) -> NDArray[np.float64]:
