@@ -395,6 +395,8 @@ class Inserter:
         numbers = self._numbers[records["group"]].astype(np.uint16)
         owned = self._table.owned(numbers, records["id"])
         records, numbers = records[owned], numbers[owned]
+        if not len(records):
+            return {}
         # insert_records takes them in (hash, group) order
         order = np.lexsort((numbers, self._table.hashes(numbers, records["id"])))
         records, numbers = records[order], numbers[order]
