@@ -407,7 +407,8 @@ class Inserter:
             raise Failure(
                 f"{self._source} is damaged ({error}). Take another checkpoint"
             ) from error
-        return {self._names[number]: count for number, count in Counter(numbers.tolist()).items()}
+        counts = np.bincount(numbers)
+        return {self._names[n]: int(counts[n]) for n in np.flatnonzero(counts).tolist()}
 
 
 @dataclass
