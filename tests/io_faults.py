@@ -179,7 +179,7 @@ def serve(out: str, err: str) -> None:
     """Fork a child for each line of standard input, and print its exit code."""
     from importlib import import_module
 
-    from tnctl.model.quiet import quiet_tensorflow
+    from tnctl.model import quiet_tensorflow
 
     quiet_tensorflow()
     for name in IMPORTED:

@@ -285,7 +285,7 @@ def test_a_delimiter_is_ascii(tmp_path):
 
 def test_lines_of_a_block():
     block = memoryview(b"a,1\n\nbb,\r\nc\n")
-    lines = text.Lines(block, text.Format(2, b",", b'"', missing=[b""]))
+    lines = text.Lines(block, text.LineFormat(2, b",", b'"', missing=[b""]))
     assert (lines.rows, lines.bad, lines.first_bad, lines.first_fields) == (2, 1, 10, 1)
     assert lines.first_fault == text.OTHER_FIELDS
     assert lines.starts().tolist() == [0, 5]
@@ -302,7 +302,7 @@ def test_lines_of_a_block():
         lines.read([0], [], np.array([2], np.uint32))
     with pytest.raises(IndexError):
         lines.read([2], [])
-    none = text.Lines(memoryview(b""), text.Format(1, b","))
+    none = text.Lines(memoryview(b""), text.LineFormat(1, b","))
     assert none.rows == none.bad == 0
     assert none.read([0], [])[0][0].offsets.tolist() == [0]
 

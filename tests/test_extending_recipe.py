@@ -8,7 +8,7 @@ from pathlib import Path
 import tnctl.recipes
 
 from tnctl import shipped
-from tnctl.model.recipe_settings import settings_of
+from tnctl.model.recipes import source_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,7 @@ def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     monkeypatch.setattr(shipped, "PACKAGE", home / "tnctl")
     monkeypatch.setattr(tnctl.recipes, "__path__", [str(home / "recipes")])
     assert "mlp" in shipped.recipes()
-    assert settings_of("mlp")["hidden"] == "(64, 32)"
+    assert source_settings("mlp")["hidden"] == "(64, 32)"
 
     ran(
         "train", "conf=small.yaml", "recipe=mlp", "recipe.hidden=[8]", "recipe.l2=0.001",

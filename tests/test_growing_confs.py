@@ -12,7 +12,7 @@ from tnctl import saved_conf, schema
 from tnctl.checkpoint import load
 from tnctl.checkpoint.chain import completed, differing_keys
 from tnctl.errors import UserError
-from tnctl.model.recipe_settings import defaults_of
+from tnctl.model.recipes import defaults_of
 from tnctl.schema import keys
 from tnctl.schema import values as values_module
 from tnctl.training.search import search_loop

@@ -8,7 +8,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tnctl.data.batches import Batch
 from tnctl.data.statistics_document import Statistics
 from tnctl.evaluation.inference import Inference
-from tnctl.model import aliases, building, graph
+from tnctl.model import building, graph
 from tnctl.model.layout import slot_plans
 from tnctl.schema import Conf, Data, Embedding, Initial, Numeric, Optimizer, Optimizers, Slot, Train
 from tnctl.tables import Workspace, aligned
@@ -95,7 +95,7 @@ def test_gradients_are_finite_differences(compiled):
     labels32[:] = random.random((BATCH, 1))  # soft labels too
     function = gradient_function(model, BATCH, compiled)
     loss, logits, (of_x, of_linear), of_dense, statistics = function(
-        *(aliases.tensor_over(array) for array in (x32, linear32, labels32, number))
+        *(building.tensor_over(array) for array in (x32, linear32, labels32, number))
     )
     assert not statistics
     weights = named(model)
@@ -242,16 +242,11 @@ def test_an_assigned_variable_is_noticed():
     variable.assign(variable * 2)
     with pytest.raises(RuntimeError, match="left the memory of the dense table"):
         model.check_aliases()
-    aliases.move_variables(model.variables, model.dense.weights)
+    building.move_variables(model.variables, model.dense.weights)
     model.check_aliases()
     model.network.set_weights(model.network.get_weights())
     with pytest.raises(RuntimeError, match="left the memory"):
         model.check_aliases()
-
-
-def test_memory_off_a_boundary_is_refused_not_fatal():
-    with pytest.raises(ValueError, match="64"):
-        aliases.tensor_over(aligned(100)[1:])
 
 
 def test_inference_writes_nothing_and_unknown_ids_read_zeros():
@@ -277,13 +272,15 @@ def test_a_batch_in_parts_has_the_logits_of_the_whole():
     np.testing.assert_allclose(whole, part, rtol=1e-5, atol=1e-6)
 
 
-def test_tensorflow_reads_the_buffers_in_place():
+def test_tensorflow_reads_the_buffers_in_place_or_refuses_them():
     buffer = aligned((BATCH, 3))
-    tensor = aliases.tensor_over(buffer)
+    tensor = building.tensor_over(buffer)
     buffer[2, 1] = 5
     assert tensor.numpy()[2, 1] == 5
-    assert aliases.address(tensor) == buffer.ctypes.data
-    assert aliases.address(tf.constant(buffer)) != buffer.ctypes.data
+    assert building.address(tensor) == buffer.ctypes.data
+    assert building.address(tf.constant(buffer)) != buffer.ctypes.data
+    with pytest.raises(ValueError, match="64"):
+        building.tensor_over(aligned(100)[1:])
 
 
 def test_a_slot_may_have_its_own_initial_scale():

@@ -19,7 +19,7 @@ from tnctl.documents import DocumentError
 from tnctl.evaluation import metrics, platt_scaling
 from tnctl.evaluation.metrics import HeadExamples
 from tnctl.evaluation.platt_scaling import NoFitError, fit
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.training import saving
 

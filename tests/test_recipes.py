@@ -19,7 +19,7 @@ from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import Tower, building, recipes
 from tnctl.model.layout import plan
-from tnctl.model.recipe_settings import settings_of as source_settings
+from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,13 +223,6 @@ def test_din(softmax):
             interest[row] = weights @ past
     x = np.hstack([interest, given["x"]])
     near(logits["label"], logit(w, "logit", tower(w, "deep", x, first=2)))
-
-
-def test_din_runs_with_its_own_activation():
-    recipe = {"name": "din", "behavior": ["past"], "target": ["a"], "hidden": [4], "attention": [4]}
-    logits, w, _ = logits_of(recipe, slots=HISTORY)
-    assert np.isfinite(logits["label"]).all()
-    assert [path for path in w if path.endswith("standardized/moving_mean")]
 
 
 LABELS = {"ctr": Label("click"), "ctcvr": Label("buy")}

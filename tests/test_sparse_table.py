@@ -532,19 +532,17 @@ def test_gradient_that_is_not_finite_changes_nothing(bad: float, segment: int) -
 def test_find_refuses_arrays_that_do_not_fit() -> None:
     batch = make_batch(make_table())
     ids, offsets, n = flat([[[1], [2], [3], [4], [5, 6]]])
-    with pytest.raises(TypeError, match="Received: int64"):
-        batch.find(ids.astype(np.int64), offsets, n, insert=True)
-    with pytest.raises(TypeError, match="Received: int32"):
-        batch.find(ids, offsets.astype(np.int32), n, insert=True)
-    with pytest.raises(ValueError, match="C-contiguous"):
-        batch.find(np.repeat(ids, 2)[::2], offsets, n, insert=True)
-    with pytest.raises(ValueError, match="expected 6 offsets that end at 5"):
-        batch.find(ids[:5].copy(), offsets, n, insert=True)
-    with pytest.raises(ValueError, match="expected 11 offsets"):
-        batch.find(ids, offsets, 2, insert=True)
-    for wrong in ([1, 1, 2, 3, 4, 6], [0, 3, 2, 3, 4, 6]):
-        with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-            batch.find(ids, np.array(wrong, np.uint32), n, insert=True)
+    for given, error, message in (
+        ((ids.astype(np.int64), offsets, n), TypeError, "Received: int64"),
+        ((ids, offsets.astype(np.int32), n), TypeError, "Received: int32"),
+        ((np.repeat(ids, 2)[::2], offsets, n), ValueError, "C-contiguous"),
+        ((ids[:5].copy(), offsets, n), ValueError, "expected 6 offsets that end at 5"),
+        ((ids, offsets, 2), ValueError, "expected 11 offsets"),
+        ((ids, np.array([1, 1, 2, 3, 4, 6], np.uint32), n), ValueError, "TN_BAD_VALUE"),
+        ((ids, np.array([0, 3, 2, 3, 4, 6], np.uint32), n), ValueError, "TN_BAD_VALUE"),
+    ):
+        with pytest.raises(error, match=message):
+            batch.find(*given, insert=True)
     assert batch.table.rows == 0
 
 
@@ -553,18 +551,17 @@ def test_gather_refuses_arrays_that_do_not_fit() -> None:
     batch = make_batch(table)
     batch.find(*flat(random_cells(np.random.default_rng(0), 4, 9)), insert=True)
     good = outputs_for(table, 4)
-    with pytest.raises(ValueError, match="expected 2 arrays"):
-        batch.gather(good[:1])
-    with pytest.raises(TypeError, match="Received: float64"):
-        batch.gather([good[0], good[1].astype(float)])
-    with pytest.raises(ValueError, match="C-contiguous"):
-        batch.gather([good[0], np.asfortranarray(good[1])])
-    with pytest.raises(ValueError, match=r"expected \[4, columns\]. Received: \(3, 1\)"):
-        batch.gather([good[0][:3], good[1]])
-    with pytest.raises(ValueError, match="Received: "):
-        batch.gather([good[0].reshape(-1), good[1]])
-    with pytest.raises(ValueError, match="TN_BAD_VALUE"):
-        batch.gather([good[0], good[1][:, :-1].copy()])  # the last slot has no columns
+    for outputs, error, message in (
+        (good[:1], ValueError, "expected 2 arrays"),
+        ([good[0], good[1].astype(float)], TypeError, "Received: float64"),
+        ([good[0], np.asfortranarray(good[1])], ValueError, "C-contiguous"),
+        ([good[0][:3], good[1]], ValueError, r"expected \[4, columns\]. Received: \(3, 1\)"),
+        ([good[0].reshape(-1), good[1]], ValueError, "Received: "),
+        # The last slot has no columns.
+        ([good[0], good[1][:, :-1].copy()], ValueError, "TN_BAD_VALUE"),
+    ):
+        with pytest.raises(error, match=message):
+            batch.gather(outputs)
     good[0].flags.writeable = False
     with pytest.raises(ValueError, match="can be written"):
         batch.gather(good)

@@ -26,21 +26,22 @@ RECIPES = {
     "dcn version": {"version": 1, "hidden": [8], "structure": "stacked"},
     "dcn mixture": {"experts": 2, "low_rank": 3, "layers": 2, "hidden": [15]},
     "din": {"behavior": "h", "target": "a", "hidden": [8], "attention": [5]},
+    "din lists": {"behavior": ["h", "i"], "target": ["a", "b"], "hidden": [8], "attention": [5]},
 }
+
+
+def some(cases, *short):
+    """All cases as parameters; those that are not `short` are run by `make test-all` only."""
+    return [pytest.param(*case, marks=[] if case in short else pytest.mark.long) for case in cases]
 
 
 @pytest.mark.parametrize(
     ("recipe", "width"),
-    [
-        *((name, 6) for name in ("fm", "deepfm", "dcn mixture", "din")),
-        ("dcn version", 4),
-        *(
-            pytest.param(name, width, marks=pytest.mark.long)
-            for name in RECIPES
-            for width in (4, 6)
-        ),
-    ],
-)
+    some(
+        [(name, width) for name in RECIPES for width in (4, 6)],
+        ("fm", 6), ("deepfm", 6), ("dcn mixture", 6), ("din", 6), ("dcn version", 4),
+    ),
+)  # fmt: skip
 def test_dense_weights_follow_their_inputs_in_every_recipe(recipe, width, monkeypatch):
     """Inputs in another order, renamed, more and wider: the logits stay the same."""
     old, new = confs_of(recipe, width)
@@ -140,19 +141,16 @@ OWN = {
 
 @pytest.mark.parametrize(
     ("inputs", "outcome"),
-    [
-        ("one kernel", "swapped"),
-        ("one kernel", "one new"),
-        ("a tower", "swapped with their places"),
-        ("normalized", "swapped"),
-        ("a kernel each", "swapped"),
-        *(
-            pytest.param(spelling, outcome, marks=pytest.mark.long)
+    some(
+        [
+            (spelling, outcome)
             for spelling in OWN
             for outcome in ("swapped", "swapped with their places", "one new")
-        ),
-    ],
-)
+        ],
+        ("one kernel", "swapped"), ("one kernel", "one new"), ("normalized", "swapped"),
+        ("a tower", "swapped with their places"), ("a kernel each", "swapped"),
+    ),
+)  # fmt: skip
 def test_a_recipe_that_names_its_inputs(inputs, outcome, tmp_path, monkeypatch):
     """Another input has a name that is in the recipe: weights move to it, or it is refused.
 
@@ -191,54 +189,84 @@ def test_a_recipe_that_names_its_inputs(inputs, outcome, tmp_path, monkeypatch):
         assert_same_logits(model, other)
 
 
-MORE = ("import tensorflow as tf", "from keras import ops")
+EACH = "[keras.layers.Dense(3, 'tanh', name='of_' + name)(inputs.slot(name)) for name in {}]"
+SHARED = (
+    "(lambda each: layers.Logit()({}([each(inputs.slot(name)) for name in {}])))("
+    "keras.layers.Dense(3, 'tanh', name='each'))"
+)
+SIDE_BY_SIDE = "keras.layers.Concatenate()"
 TRACKED = {
     "stacked": "layers.Logit()(keras.layers.Flatten()(inputs.embeddings))",
+    "x in slots": (
+        "layers.Logit()(keras.layers.Flatten()(keras.layers.LayerNormalization()("
+        "ops.reshape(inputs.x, (-1, len(inputs.slots), inputs.slots['a'])))))"
+    ),
     "units in another shape": (
         "layers.Logit()(keras.layers.Flatten()(keras.layers.Reshape((2, 3))("
         "keras.layers.Dense(6, 'tanh')(inputs.x))))"
     ),
     "the same twice": "layers.Logit()(ops.tanh(inputs.slot('a') * inputs.slot('a')))",
     "a gate for all": "layers.Logit()(inputs.x * keras.layers.Dense(1, 'sigmoid')(inputs.x))",
+    "a scalar of units": "layers.Logit()(inputs.x * ops.max(keras.layers.Dense(3)(inputs.x)))",
     "a tower of its own": (
         "layers.Logit()(layers.Mlp([4])(layers.concatenated(inputs.x, inputs.slot('c'))))"
+    ),
+    "behind others": "layers.Logit()(layers.Dropout(0.1)(layers.BatchNorm()(inputs.x)))",
+    "a cross behind a cross": (
+        "layers.Logit()(layers.Mlp([4])(layers.VectorCross(2)(ops.tanh("
+        "layers.MatrixCross(2)(inputs.x)))))"
     ),
     "nested": (
         "keras.Sequential([keras.layers.LayerNormalization(), keras.layers.Dense(3, 'tanh'), "
         "keras.layers.Dense(1)])(inputs.x)"
     ),
-    "called twice": "(lambda dense: dense(inputs.slot('a')) - ops.square(dense(inputs.slot('b'))))("
-    "keras.layers.Dense(1))",
-    "units alone": "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
-    "keras.layers.Dense(3)(inputs.x)))",
+    "called twice": (
+        "(lambda dense: dense(inputs.slot('a')) - ops.square(dense(inputs.slot('b'))))("
+        "keras.layers.Dense(1))"
+    ),
+    "a layer each, concatenated": f"layers.Logit()({SIDE_BY_SIDE}({EACH.format('inputs.slots')}))",
+    "a layer each, stacked": (
+        f"layers.Logit()(keras.layers.Flatten()(ops.stack({EACH.format('inputs.slots')}, axis=1)))"
+    ),
+    "a layer each, added": f"layers.Logit()(layers.total(*{EACH.format(repr('abc'))}))",
+    "shared, concatenated": SHARED.format(SIDE_BY_SIDE, "inputs.slots"),
+    "shared, named": SHARED.format(SIDE_BY_SIDE, "'ab'"),
+    "shared, added": SHARED.format("sum", "inputs.slots"),
+    "beside the wide part": (
+        "layers.linear_model(inputs.linear, inputs.numeric) + layers.Logit()(inputs.slot('a'))"
+    ),
+    "units alone": (
+        "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
+        "keras.layers.Dense(3)(inputs.x)))"
+    ),
 }
+ADDED = ("a scalar of units", "behind others", "shared, named", "a layer each, added")
 
 
 @pytest.mark.parametrize(
-    ("expression", "width"),
-    [
-        *((name, 4) for name in ("units in another shape", "a gate for all", "units alone")),
-        *(
-            pytest.param(name, width, marks=pytest.mark.long)
-            for name in TRACKED
-            for width in (4, 6)
-            if width == 4
-            or name not in ("a gate for each number", "a gate for each slot", "nested")
-        ),
-    ],
-)
-def test_weights_of_other_recipes_follow_the_graph(expression, width, tmp_path, monkeypatch):
-    """With inputs in another order, and wider, the logits are as before."""
-    old, new = confs_of_expression(TRACKED[expression], tmp_path, width)
+    ("expression", "change"),
+    some(
+        [(name, "reordered") for name in TRACKED]
+        + [(name, "wider") for name, text in TRACKED.items() if "LayerNorm" not in text]
+        + [(name, "one added") for name in ADDED],
+        ("units in another shape", "reordered"), ("a gate for all", "reordered"),
+        ("units alone", "reordered"), ("shared, concatenated", "reordered"),
+        ("shared, named", "one added"), ("a scalar of units", "one added"),
+    ),
+)  # fmt: skip
+def test_weights_of_other_recipes_follow_the_graph(expression, change, tmp_path, monkeypatch):
+    """With inputs in another order, wider or more of them, the logits are as before."""
+    old, new = confs_of_expression(TRACKED[expression], tmp_path, change)
     model, other, carried = carried_over(old, new, monkeypatch)
     assert not carried.new
     assert_same_logits(model, other)
 
 
+KERNEL = "dense weights logit/kernel"
 UNTRACKED = {
     "an operation on inputs": (
         "layers.Logit()(keras.layers.Lambda(lambda x: tf.sort(x, axis=1))(inputs.x))",
-        r"dense weights logit/kernel are \[12, 1\] here and were .* which of them are over which",
+        KERNEL + r" are \[12, 1\] here and were .* which of them are over which",
     ),
     "a layer on inputs": (
         "(lambda e: layers.Logit()(keras.layers.Flatten()("
@@ -249,54 +277,59 @@ UNTRACKED = {
         "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))",
         "multiply of the recipe combines units of a layer with inputs.*warm.dense=fresh",
     ),
-    "a product of slots": (
-        "layers.Logit()(inputs.slot('a') * inputs.slot('c'))",
-        "dense weights logit/kernel",
-    ),
+    "a product of slots": ("layers.Logit()(inputs.slot('a') * inputs.slot('c'))", KERNEL),
     "a layer over each slot": (
         "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3)(inputs.embeddings)))",
-        "dense weights logit/kernel",
+        KERNEL,
     ),
     "factors of numbers": (
         "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))",
-        "dense weights logit/kernel",
+        KERNEL,
     ),
+    "a mean of slots": ("layers.Logit()(ops.mean(inputs.embeddings, axis=1))", KERNEL),
+    "a scalar of inputs": ("layers.Logit()(inputs.x * ops.max(inputs.x))", KERNEL),
+    "units in another order": (f"layers.Logit()(sum({EACH.format('inputs.slots')}))", KERNEL),
 }
+OTHER_UNITS = ("a layer each, concatenated", "a layer each, stacked", "shared, concatenated")
 
 
 @pytest.mark.parametrize(
-    "expression",
-    [
-        "an operation on inputs",
-        *(pytest.param(name, marks=pytest.mark.long) for name in [*UNTRACKED][1:]),
-    ],
-)
-def test_weights_over_what_is_not_known_are_refused(expression, tmp_path, monkeypatch):
-    text, message = UNTRACKED[expression]
-    old, new = confs_of_expression(text, tmp_path, 4)
+    ("expression", "change"),
+    some(
+        [(name, "reordered") for name in UNTRACKED]
+        + [(name, change) for name in OTHER_UNITS for change in ("one added", "one replaced")],
+        ("an operation on inputs", "reordered"), ("shared, concatenated", "one replaced"),
+    ),
+)  # fmt: skip
+def test_weights_over_what_is_not_known_are_refused(expression, change, tmp_path, monkeypatch):
+    text, message = UNTRACKED.get(expression) or (TRACKED[expression], KERNEL)
+    old, new = confs_of_expression(text, tmp_path, change)
     with pytest.raises(UserError, match=message):
         carried_over(old, new, monkeypatch)
 
 
-def confs_of_expression(text, tmp_path, width):
-    """Confs of a recipe that returns an expression; the second has its inputs in another order."""
+def confs_of_expression(text, tmp_path, change):
+    """Confs of a recipe that returns an expression, with inputs that differ by `change`."""
     path = tmp_path / "own.py"
-    imports = "\n".join(("import keras", *MORE, "from tnctl.model import layers"))
-    path.write_text(f"{imports}\ndef build(inputs):\n    return {text}\n")
+    imports = (
+        "import keras, tensorflow as tf\nfrom keras import ops\nfrom tnctl.model import layers\n"
+    )
+    path.write_text(f"{imports}def build(inputs):\n    return {text}\n")
     numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
     old = Conf(
         recipe={"name": str(path)},
-        slots={"a": Slot(), "b": Slot(), "c": Slot()},
+        slots=dict.fromkeys("abc", Slot()),
         numeric=numeric,
-        embedding=Embedding(4, linear=False),
+        embedding=Embedding(4, linear="linear" in text),
         data=Data(train="none"),
     )
+    names = {"one added": "dabc", "one replaced": "adc"}.get(change, "cba")
     return old, dataclasses.replace(
         old,
-        slots=dict(reversed(old.slots.items())),
+        slots=dict.fromkeys(names, Slot()),
         numeric=dict(reversed(numeric.items())),
-        embedding=Embedding(width, linear=False),
-        warm=Warm(start="s"),
+        embedding=dataclasses.replace(old.embedding, width=6 if change == "wider" else 4),
+        warm=Warm(start="s", new=["d"] * ("d" in names), drop=[] if "b" in names else ["b"]),
     )
 
 
@@ -304,10 +337,11 @@ def confs_of(recipe, width):
     """A conf, and the same with inputs renamed, in another order, and if wider more of them."""
     more = width > 4
     settings = {"name": recipe.split()[0], **RECIPES[recipe]}
-    din = recipe == "din"
+    din = recipe.startswith("din")
     sequence = Slot(group="g", pooling="none", max_length=3, separator="|")
-    apart = {"h": sequence} if din else {}
+    apart = {"h": sequence, "i": sequence} if din else {}
     a = Slot(group="g") if din else Slot()
+    target = "a2" if recipe == "din" else ["a2", "b"]
     old = Conf(
         recipe=settings,
         slots={"a": a, "b": Slot(), "c": Slot(), **apart},
@@ -317,7 +351,7 @@ def confs_of(recipe, width):
     )
     new = dataclasses.replace(
         old,
-        recipe=settings | ({"target": "a2"} if din else {}),
+        recipe=settings | ({"target": target} if din else {}),
         slots={"c": Slot(), **({"y": Slot()} if more else {}), **apart, "a2": a, "b": Slot()},
         numeric={"n": Numeric(width=2), "m": Numeric(), **({"k": Numeric()} if more else {})},
         embedding=Embedding(width, initial=Initial("normal", 0.5)),
@@ -329,23 +363,19 @@ def confs_of(recipe, width):
 def saved(model):
     """What a warm start reads of a checkpoint of a model, without writing one."""
     names, shapes = model.variable_names, [tuple(variable.shape) for variable in model.variables]
-    variables = {}
-    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
-        states = {
-            state: of_all[number].reshape(shape).copy()
-            for state, of_all in zip(model.dense.state_names, model.dense.states, strict=True)
-        }
-        variables[name] = dense_transfer.Variable(
-            model.dense.weights[number].reshape(shape).copy(), states
-        )
+    parts = {"weights": model.dense.weights}
+    parts |= zip(model.dense.state_names, model.dense.states, strict=True)
+    variables = {
+        name: {part: arrays[index].reshape(shape).copy() for part, arrays in parts.items()}
+        for index, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    }
     for memory, variable in zip(model.moving, model.network.non_trainable_variables, strict=True):
-        variables[variable.path] = dense_transfer.Variable(
-            memory.reshape(tuple(variable.value.shape)).copy(), {}
-        )
+        moving = memory.reshape(tuple(variable.value.shape)).copy()
+        variables[variable.path] = {"weights": moving}
     dense = SimpleNamespace(optimizer=SavedOptimizer.of(model.dense.optimizer), step=7)
     name = model.conf.recipe["name"]
-    digest = recipes.digest_of(name) if name.endswith(".py") else ""
-    manifest = SimpleNamespace(dense=dense, recipe=SimpleNamespace(sha256=digest))
+    recipe = SimpleNamespace(sha256=recipes.digest_of(name) if name.endswith(".py") else "")
+    manifest = SimpleNamespace(dense=dense, recipe=recipe)
     return SimpleNamespace(statistics=Statistics(), manifest=manifest, variables=variables)
 
 

@@ -25,7 +25,6 @@ from tnctl.schema import Conf, Data, Slot, Warm
 from tnctl.tables import Initial as TableInitial
 from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.tables.records import decay_factors
-from tnctl.training.warm import row_transfer
 from tnctl.training.warm import warm_start as warm
 from tnctl.training.warm.pairing import check_inputs, pair
 
@@ -82,6 +81,16 @@ def rows_of(model, group):
     raise AssertionError(group)
 
 
+def same_rows(model, old, fields, group="user_id", old_group=None):
+    """The rows of a group, which has the ids of the old one, and in these fields its values."""
+    rows, were = rows_of(model, group), rows_of(old, old_group or group)
+    assert rows.keys() == were.keys()
+    for id_, row in rows.items():
+        for field in fields:
+            np.testing.assert_array_equal(row[field], were[id_][field])
+    return rows.values()
+
+
 def kernel(model, name="deep/dense/kernel", state=None):
     number = model.variable_names.index(name)
     part = model.dense.weights if state is None else model.dense.states[state]
@@ -122,13 +131,9 @@ def test_an_added_slot_starts_anew_and_changes_nothing_else(trained):
     model, report = begun(trained, added(column="region"), new=["more"])
     old = saved_model(trained)
     assert rows_of(model, "more") == {}
+    fields = {*model.tables[0].record_dtype.names} - {"group"}  # its number
     for group in ("user_id", "item_id", "shared", "interests", "price_range"):
-        rows, old_rows = rows_of(model, group), rows_of(old, group)
-        assert rows.keys() == old_rows.keys()
-        for id_, row in rows.items():
-            for field in row.dtype.names:
-                if field != "group":  # its number
-                    np.testing.assert_array_equal(row[field], old_rows[id_][field])
+        same_rows(model, old, fields, group)
     # Without a row its embedding is zeros, so whatever its new weights are, nothing comes of it.
     np.testing.assert_allclose(logits(model, trained), logits(old, trained), atol=2e-6)
     new, was = kernel(model), kernel(old)
@@ -204,10 +209,8 @@ def test_a_wider_embedding_keeps_its_first_coordinates(trained):
 def test_linear_weights_of_one_side_only(trained):
     model, report = begun(trained, lambda values: values["slots"]["user_id"].update(linear=False))
     assert "group user_id: linear weights are left out" in report["notes"]
-    old = rows_of(saved_model(trained), "user_id")
-    for id_, row in rows_of(model, "user_id").items():
+    for row in same_rows(model, saved_model(trained), ["embedding"]):
         assert "linear" not in row.dtype.names
-        np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
 
 
 def adam(values):
@@ -218,9 +221,7 @@ def test_another_optimizer_is_refused_or_its_state_starts_anew(trained):
     with pytest.raises(UserError, match=r"embedding weights of group .*warm.optimizer=fresh"):
         begun(trained, adam)
     model, report = begun(trained, adam, optimizer="fresh")
-    old = rows_of(saved_model(trained), "user_id")
-    for id_, row in rows_of(model, "user_id").items():
-        np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
+    for row in same_rows(model, saved_model(trained), ["embedding"]):
         assert not row["embedding.steps"].any()
         assert not row["embedding.v"].any()
         np.testing.assert_array_equal(row["linear.accumulator"], np.float32(1e-6))
@@ -235,9 +236,7 @@ def test_another_learning_rate_keeps_the_state(trained):
         values["optimizer"]["embedding"]["learning_rate"] = 0.02
 
     model, report = begun(trained, slower)
-    old = rows_of(saved_model(trained), "user_id")
-    for id_, row in rows_of(model, "user_id").items():
-        assert row["embedding.accumulator"] == old[id_]["embedding.accumulator"]
+    same_rows(model, saved_model(trained), ["embedding.accumulator"])
     assert any("learning_rate 0.02, it was 0.05" in note for note in report["notes"])
 
 
@@ -246,14 +245,9 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
     """Its weights are made of its state: with a state of zeros, one update would lose them."""
 
     def ftrl(values):
-        settings = {
-            "name": "ftrl",
-            "learning_rate": 0.1,
-            "l1": l1,
-            "l2": 0.5,
-            "initial_accumulator": 0.2,
-        }
-        values["optimizer"].update(linear=settings, embedding=settings)
+        rule = {"name": "ftrl", "learning_rate": 0.1, "l1": l1, "l2": 0.5}
+        rule["initial_accumulator"] = 0.2
+        values["optimizer"].update(linear=rule, embedding=rule)
         values["slots"]["user_id"]["group"] = None
 
     model, _ = begun(trained, ftrl, optimizer="fresh")
@@ -272,7 +266,7 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("case", "message"),
     [
         (lambda v: v["slots"]["user_id"].update(seed=3), "slots.user_id: seed is 3"),
         (lambda v: v["slots"]["price_range"].update(buckets=9), "buckets is 9 here and was 8"),
@@ -295,16 +289,6 @@ def test_ftrl_goes_on_from_weights_that_another_optimizer_made(trained, l1):
         ),
         (lambda v: v["slots"].pop("device"), r"has input device, .*Give warm.drop=\[device\]"),
         (added(), r"has no input more, which this conf has. Give warm.new=\[more\]"),
-    ],
-)
-def test_what_would_be_silently_wrong_is_refused(trained, change, message):
-    with pytest.raises(UserError, match=message):
-        begun(trained, change)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
         ({"rename": {"user_id": "user"}}, r"warm.rename: .*no input 'user'.*'user_id'"),
         ({"new": ["user"]}, "warm.new: this conf has no input 'user'"),
         ({"rename": {"user_id": "user_id"}, "drop": ["user_id"]}, "warm.rename and in warm.drop"),
@@ -317,9 +301,11 @@ def test_what_would_be_silently_wrong_is_refused(trained, change, message):
         ({"rename": {"user_id": "price"}, "new": ["price"], "drop": ["user_id"]}, "kind is a slot"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(trained, keys, message):
+def test_what_would_be_silently_wrong_is_refused(trained, case, message):
+    """A change of the conf, or keys of `warm` that do not fit."""
+    change, keys = (None, case) if isinstance(case, dict) else (case, {})
     with pytest.raises(UserError, match=message):
-        begun(trained, **keys)
+        begun(trained, change, **keys)
 
 
 def test_an_input_can_start_anew_under_its_own_name(trained):
@@ -330,7 +316,7 @@ def test_an_input_can_start_anew_under_its_own_name(trained):
     np.testing.assert_array_equal(kernel(model)[:4], kernel(fresh)[:4])
 
 
-def test_dense_weights_start_anew_when_asked(trained):
+def test_dense_weights_start_anew_when_case(trained):
     def deeper(values):
         values["recipe"] = {"name": "dcn", "hidden": [8]}
 
@@ -347,12 +333,8 @@ def test_groups_are_taken_apart_and_not_together(trained):
         values["slots"]["device"]["group"] = None
 
     model, report = begun(trained, apart)
-    old = rows_of(saved_model(trained), "shared")
     for group in ("device", "shared"):
-        rows = rows_of(model, group)
-        assert rows.keys() == old.keys()
-        for id_, row in rows.items():
-            np.testing.assert_array_equal(row["embedding"], old[id_]["embedding"])
+        same_rows(model, saved_model(trained), ["embedding"], group, "shared")
     assert "the rows of group shared are copied to shared, device" in report["notes"] or (
         "the rows of group shared are copied to device, shared" in report["notes"]
     )
@@ -421,7 +403,7 @@ def test_decayed_weights_come_as_they_read():
     for decay, changed, expected in ((0.5, 3, 1.0), (0.0, 3, factor), (0.25, 10, factor)):
         new, _ = table_of(decay)
         new.set_step(10)
-        convert = row_transfer.Conversion(part, new, Clock(10), True)
+        convert = warm.Conversion(part, new, Clock(10), True)
         made = convert(records, records["group"], ones)
         assert (made["changed"] == changed).all()
         np.testing.assert_allclose(made["embedding"], records["embedding"] * expected, rtol=1e-7)
@@ -444,7 +426,7 @@ def test_rows_with_lazy_l2_come_as_they_read(lazy_l2, keeps_state):
     old.set_step(10)
     new, _ = table_of(0, **rule, lazy_l2=lazy_l2)
     new.set_step(10)
-    convert = row_transfer.Conversion(part, new, Clock(10), keeps_state)
+    convert = warm.Conversion(part, new, Clock(10), keeps_state)
     made = convert(records, records["group"], (np.ones(5), np.ones(5)))
     stays = lazy_l2 == 0.2 and keeps_state
     assert (made["changed"] == (3 if stays or not lazy_l2 else 10)).all()
@@ -459,8 +441,8 @@ def test_show_and_click_read_as_before_under_another_decay():
     days = ((100, 1), (101, 5), (104, 9))
     changed = np.array([0, 1, 4, 5, 8, 9, 12], np.uint32)
     expected = [4, 4, 4, 3, 3, 0, 0]
-    np.testing.assert_array_equal(row_transfer.ages(days, changed), expected)
-    np.testing.assert_array_equal(row_transfer.ages((), changed), 0)
+    np.testing.assert_array_equal(warm.ages(days, changed), expected)
+    np.testing.assert_array_equal(warm.ages((), changed), 0)
     old, part = table_of(0.0, shows=True)
     old.set_step(3)
     records = old.fresh_records(np.zeros(7, np.uint16), np.arange(7, dtype=np.uint64))
@@ -469,7 +451,7 @@ def test_show_and_click_read_as_before_under_another_decay():
     was, now = np.full(7, 0.5), np.full(7, 0.25)
     new, _ = table_of(0.0, shows=True)
     new.set_step(12)
-    made = row_transfer.Conversion(part, new, Clock(12, days), True)
+    made = warm.Conversion(part, new, Clock(12, days), True)
     read = 8 * 0.5 ** np.array(expected[1:])
     for decay in (was, now):
         transferred = made(records[1:], records["group"][1:], (was[1:], decay[1:]))
@@ -478,7 +460,7 @@ def test_show_and_click_read_as_before_under_another_decay():
         np.testing.assert_allclose(transferred["click"][:, 0] / transferred["show"][:, 0], 3 / 8)
     faster, _ = table_of(0.5, shows=True)
     faster.set_step(12)
-    made = row_transfer.Conversion(part, faster, Clock(12, days), True)
+    made = warm.Conversion(part, faster, Clock(12, days), True)
     transferred = made(records[1:], records["group"][1:], (was[1:], was[1:]))
     assert (transferred["changed"] == 12).all()
     np.testing.assert_allclose(transferred["show"][:, 0], read, rtol=1e-6)

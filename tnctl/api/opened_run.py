@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tnctl import files
 from tnctl.api.calls import Url, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, Data
 

@@ -8,7 +8,7 @@ from tnctl.api.calls import in_one_line
 from tnctl.api.opened_run import Run
 from tnctl.api.opening import open
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 from tnctl.schema import Conf
 
 

@@ -24,7 +24,7 @@ from tnctl.errors import Failure
 from tnctl.limits import MANIFEST_BYTES
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf
-from tnctl.model.recipe_settings import defaults_of
+from tnctl.model.recipes import defaults_of
 from tnctl.progress import say
 
 FOLDER = "checkpoints"

@@ -36,7 +36,7 @@ from tnctl.documents import (
 )
 from tnctl.errors import quoted
 from tnctl.manifest import Manifest
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.optimizer_table import TYPES
 from tnctl.ownership import CHECKPOINT
 from tnctl.tables import REMOVED_DTYPE, record_dtype

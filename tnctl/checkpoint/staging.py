@@ -33,7 +33,7 @@ from tnctl.manifest import Opening
 from tnctl.masking import masked
 from tnctl.model import graph, recipes
 from tnctl.model.building import Model
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.ownership import CHECKPOINT
 from tnctl.saved_conf import conf_to_json
 

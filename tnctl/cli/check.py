@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tnctl.cli import arguments, compose
 from tnctl.cli.printing import print_json, say, table
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days

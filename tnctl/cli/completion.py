@@ -7,7 +7,7 @@ from tnctl.cli.command_names import COMMANDS, module_of
 from tnctl.cli.help import GROUPS, groups_of, used
 from tnctl.cli.help import options as options_of
 from tnctl.errors import did_you_mean, refuse_if
-from tnctl.model.recipe_settings import settings_of
+from tnctl.model.recipes import source_settings
 from tnctl.schema import NAME
 
 TAKES = ()
@@ -114,7 +114,7 @@ def _keys_beginning(word: str, command: str, recipe: str | None) -> list[str]:
     if used(command, "data.root"):  # it reads data, by a recipe
         paths += groups_of(command)
         for name in [recipe] if recipe else shipped.recipes():
-            paths += [f"recipe.{setting}" for setting in settings_of(name) or ()]
+            paths += [f"recipe.{setting}" for setting in source_settings(name) or ()]
     endings = [path[len(start) :].partition(".") for path in _beginning(start, paths)]
     keys = dict.fromkeys(f"{word}{name}{dot or '='}" for name, dot, _ in endings if name or dot)
     return list(keys)

@@ -23,7 +23,7 @@ from tnctl.cli.overrides import (
 )
 from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
 from tnctl.masking import masked
-from tnctl.model.recipe_settings import settings_of
+from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
@@ -344,7 +344,7 @@ def _fit_settings(
     is_file = name.endswith(".py")
     if is_file and saved and not chosen:
         return
-    known = settings_of(paths.path("recipe.name", name) if is_file else name)
+    known = source_settings(paths.path("recipe.name", name) if is_file else name)
     if known is None:
         return
     for setting in [setting for setting in recipe if setting not in ("name", *known)]:

@@ -82,7 +82,7 @@ def place_of(opened: Run, taken: dict[str, str]) -> str:
 
 
 def read(opened: Run, taken: dict[str, str]) -> int:
-    from tnctl.model.quiet import quiet_tensorflow
+    from tnctl.model import quiet_tensorflow
 
     quiet_tensorflow()
     from tnctl.serving.rows.embeddings import GRACE, PREFIX

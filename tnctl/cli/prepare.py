@@ -2,7 +2,7 @@
 
 from tnctl.cli import compose
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 TAKES = ("conf", "to")
 USAGE = "conf=NAME to=URL [key=value …]"

@@ -16,7 +16,7 @@ from tnctl.cli.help import (
     sections,
     shown_defaults,
 )
-from tnctl.model.recipe_settings import settings_of
+from tnctl.model.recipes import source_settings
 from tnctl.schema import Key
 
 INTRODUCTION = """\
@@ -107,7 +107,7 @@ def kind(hint: Any) -> str:
 
 
 def _recipes() -> str:
-    recipes = {name: settings_of(name) or {} for name in shipped.recipes()}
+    recipes = {name: source_settings(name) or {} for name in shipped.recipes()}
     rows = [
         _row(
             f"[`{name}`](../recipes/{name}.py)",

@@ -7,7 +7,7 @@ from tnctl import files
 from tnctl.cli import arguments
 from tnctl.cli.verify_serving import require_serving
 from tnctl.errors import UserError, did_you_mean, refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 TAKES = ("graph", "embeddings", "prefix", "input", "to", "format", "overwrite")
 USAGE = (

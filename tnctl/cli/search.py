@@ -13,7 +13,7 @@ from tnctl import files, progress, schema
 from tnctl.cli import arguments, compose
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 from tnctl.schema import Conf
 from tnctl.training.search.search_confs import Parameter, Space, conf_of_all_data, words
 

@@ -5,7 +5,7 @@ from typing import get_args
 from tnctl.cli import arguments
 from tnctl.cli.checkpoint_choice import chosen
 from tnctl.errors import refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 TAKES = ("conf", "checkpoint", "to", "head", "frozen", "linear", "golden", "aot", "target_cpu")
 USAGE = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tnctl.cli import arguments, compose
 from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.training.sweeping import Run

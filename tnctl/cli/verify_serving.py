@@ -8,7 +8,7 @@ from tnctl.api.opened_run import Run
 from tnctl.cli import arguments
 from tnctl.cli.checkpoint_choice import chosen, output_of, perform
 from tnctl.errors import UserError, refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:

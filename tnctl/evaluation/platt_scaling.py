@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.evaluation.metrics import HeadExamples, Scored, logloss, sigmoid
-from tnctl.model.recalibration import LARGEST, Recalibration
+from tnctl.model.parameter_tables import LARGEST, Recalibration
 from tnctl.progress import say
 from tnctl.tables.columns import mix64
 

@@ -14,7 +14,7 @@ from tnctl.cluster.joining.assignment import Assignment, Supervised
 from tnctl.exit_codes import leave_with
 from tnctl.launch.forked_process import Program, name_process
 from tnctl.launch.supervisor import TRAIN
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 
 def is_server(assignment: Assignment) -> bool:

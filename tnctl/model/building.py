@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError, did_you_mean
-from tnctl.model import aliases, layers, recipes
+from tnctl.model import layers, recipes
 from tnctl.model.inputs import Inputs
 from tnctl.model.layout import Layout, plan
-from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import (
+    ParameterTables,
+    Recalibration,
+    dense_table,
+    empty_tables,
+    pool_of,
+)
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label, Train
 from tnctl.tables import DenseTable, aligned
 
@@ -79,7 +84,7 @@ class Model(ParameterTables):
     def check_aliases(self) -> None:
         """Raise unless the network still computes with the dense table's memory."""
         for network in (self.network, self.inference_network):
-            place_variables(network, self.dense, self.moving, aliases.check_variables)
+            place_variables(network, self.dense, self.moving, check_variables)
 
 
 def enable_determinism() -> None:
@@ -102,16 +107,53 @@ def build(conf: Conf, statistics: Statistics) -> Model:
         aligned(variable.value.shape.num_elements()) for variable in network.non_trainable_variables
     ]
     for computing in (inference, network):
-        place_variables(computing, dense, moving, aliases.move_variables)
+        place_variables(computing, dense, moving, move_variables)
     return Model(conf, layout, statistics, pool, tables, dense, network, inference, moving, heads)
 
 
 def place_variables(
     network: Any, dense: DenseTable, moving: list[NDArray[np.float32]], action: Any
 ) -> None:
-    """Call `aliases.move_variables` or `check_variables` with each variable and its memory."""
+    """Call `move_variables` or `check_variables` with each variable and its memory."""
     action([variable.value for variable in network.trainable_variables], dense.weights)
     action([variable.value for variable in network.non_trainable_variables], moving)
+
+
+# ---- aliases ----
+# Memory of the C tables that TensorFlow uses in place, through DLPack. Only this part makes aliases
+# and assigns trainable variables: any other assignment would give a variable other memory, and the
+# C optimizer would update memory that nothing reads.
+
+
+def tensor_over(array: NDArray[Any]) -> tf.Tensor:
+    """A TensorFlow tensor over the memory of an array, which must start on a 64-byte boundary."""
+    if array.ctypes.data % 64:
+        raise ValueError("TensorFlow aborts on memory that does not start on 64 bytes")
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def address(tensor: Any) -> int:
+    """The address of the memory of an eager tensor."""
+    return int(np.frombuffer(memoryview(tensor), np.uint8).ctypes.data)
+
+
+def move_variables(variables: Sequence[Any], memory: Sequence[NDArray[np.float32]]) -> None:
+    """Copy each variable's value into its memory, and make the variable an alias of the memory."""
+    for variable, flat in zip(variables, memory, strict=True):
+        view = flat.reshape(tuple(variable.shape))
+        view[...] = variable.numpy()
+        variable.assign(tensor_over(view))
+    check_variables(variables, memory)
+
+
+def check_variables(variables: Sequence[Any], memory: Sequence[NDArray[np.float32]]) -> None:
+    """Raise RuntimeError unless every variable is still an alias of its memory."""
+    for variable, flat in zip(variables, memory, strict=True):
+        if address(variable.read_value()) != flat.ctypes.data:
+            raise RuntimeError(
+                f"variable {variable.name} left the memory of the dense table: something assigned "
+                "it, and training would no longer reach it"
+            )
 
 
 def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tuple[str, ...]]:

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.data.batches import Batch
-from tnctl.model.aliases import tensor_over
-from tnctl.model.building import Model, batch_norms
+from tnctl.model.building import Model, batch_norms, tensor_over
 from tnctl.model.graph import SEQUENCES, packed_inputs
 from tnctl.model.layout import LINEAR, Layout, slot_plans
 from tnctl.model.parameter_tables import MovingStatistics, TableUpdates, move_statistics

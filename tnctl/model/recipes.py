@@ -2,15 +2,18 @@
 
 A name is the name of a shipped recipe (a file in recipes/), or the path of a user's file, ending in
 .py. An error in a user's file is reported in one line, with the file and the line number.
+`source_settings` reads the settings without running Keras or the user's code.
 """
 
+import ast
+import functools
 import hashlib
 import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -18,12 +21,27 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tnctl import shipped
 from tnctl.errors import UserError, did_you_mean
-from tnctl.model.recipe_settings import Tower
 
 Recipe = Callable[..., Any]
 
 # User's file -> digest of its source as loaded; the file may change while it trains.
 _digests: dict[Path, str] = {}
+
+
+@dataclass(frozen=True)
+class Tower:
+    """The settings of a tower, as a parameter `tower: Tower` of a recipe.
+
+    Its fields are settings of the recipe like any other (`recipe.hidden=[64,32]`); the default of
+    the parameter has their defaults. `layers.Mlp` explains them; docs/recipes.md has them all.
+    """
+
+    hidden: Sequence[int] = (400, 400, 400)
+    activation: str = "relu"
+    batch_norm: bool = False
+    dropout: float = 0.0
+    residual: bool = False
+    l2: float = 0.0
 
 
 def load(name: str) -> Recipe:
@@ -215,3 +233,58 @@ def digest_of(name: str) -> str:
     if not name.endswith(".py"):
         return hashlib.sha256(Path(inspect.getfile(load(name))).read_bytes()).hexdigest()
     return _digests.get(file_of(name)) or hashlib.sha256(source_of(name)).hexdigest()
+
+
+def source_settings(recipe: Any) -> dict[str, str] | None:
+    """Setting -> default as written in the file, of a shipped recipe's name or a .py file's.
+
+    None when the file or its `build` cannot be found or takes any setting: then loading it raises.
+    """
+    path = Path(str(recipe))
+    if path.suffix != ".py":
+        path = shipped.folder("recipes") / f"{recipe}.py"
+    if not path.is_file():  # reading a pipe would wait for a writer
+        return None
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "build":
+            return None if node.args.kwarg else _written_defaults(node.args)
+    return None
+
+
+@functools.cache
+def defaults_of(recipe: str) -> dict[str, Any]:
+    """The settings of a shipped recipe that have defaults, as JSON holds them; of others none."""
+    if recipe not in shipped.recipes():
+        return {}
+    texts = (source_settings(recipe) or {}).items()
+    values = {setting: ast.literal_eval(text) for setting, text in texts if text}
+    return {
+        setting: list(value) if isinstance(value, tuple) else value
+        for setting, value in values.items()
+    }
+
+
+def _written_defaults(parameters: ast.arguments) -> dict[str, str]:
+    positional = [*parameters.posonlyargs, *parameters.args]
+    required = [None] * (len(positional) - len(parameters.defaults))
+    defaults = [*required, *parameters.defaults, *parameters.kw_defaults]
+    settings: dict[str, str] = {}
+    for parameter, default in zip([*positional, *parameters.kwonlyargs], defaults, strict=True):
+        if parameter.annotation and ast.unparse(parameter.annotation).endswith("Tower"):
+            settings |= _written_tower(default)
+        elif parameter.arg != "inputs":
+            settings[parameter.arg] = ast.unparse(default) if default is not None else ""
+    return settings
+
+
+def _written_tower(default: ast.expr | None) -> dict[str, str]:
+    """The settings of a parameter of type Tower, whose default is `Tower(…)`."""
+    call = default if isinstance(default, ast.Call) else ast.Call(ast.Name("Tower"), [], [])
+    written = dict(zip(vars(Tower()), call.args, strict=False))
+    written |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    given = {name: ast.unparse(value) for name, value in written.items()}
+    return {name: repr(value) for name, value in vars(Tower()).items()} | given

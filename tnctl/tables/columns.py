@@ -257,21 +257,8 @@ def times_of_texts(
     zone are in the one that is `offset` seconds ahead of UTC. Raises ValueError for a format that
     is none of texts.
     """
-    n = len(offsets) - 1
-    memory = _texts(data, offsets)
-    times, wrong = np.zeros(n, np.int64), np.zeros(n, np.uint8)
-    done = lib.tn_times_of_texts(
-        memory,
-        pointer(offsets, np.int64),
-        n,
-        format.encode(),
-        offset,
-        output(times),
-        output(wrong),
-    )
-    if not done:
-        raise ValueError(f"{format!r} is no format of times as text")
-    return times, wrong.astype(bool)
+    texts = (_texts(data, offsets), pointer(offsets, np.int64))
+    return _times(lib.tn_times_of_texts, texts, len(offsets) - 1, format, "text", offset)
 
 
 def times_of_numbers(
@@ -281,16 +268,16 @@ def times_of_numbers(
 
     Raises ValueError for a format that is not of numbers.
     """
-    times, wrong = np.zeros(len(values), np.int64), np.zeros(len(values), np.uint8)
-    done = lib.tn_times_of_numbers(
-        pointer(values, np.float64),
-        len(values),
-        format.encode(),
-        output(times),
-        output(wrong),
-    )
-    if not done:
-        raise ValueError(f"{format!r} is no format of times as numbers")
+    numbers = (pointer(values, np.float64),)
+    return _times(lib.tn_times_of_numbers, numbers, len(values), format, "numbers")
+
+
+def _times(
+    read: Any, values: tuple[Any, ...], n: int, format: str, kind: str, *zone: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    times, wrong = np.zeros(n, np.int64), np.zeros(n, np.uint8)
+    if not read(*values, n, format.encode(), *zone, output(times), output(wrong)):
+        raise ValueError(f"{format!r} is no format of times as {kind}")
     return times, wrong.astype(bool)
 
 

@@ -9,16 +9,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from tnctl._tables import ffi, lib
 
-_CTYPES = {
-    np.dtype(np.uint8): "uint8_t[]",
-    np.dtype(np.uint16): "uint16_t[]",
-    np.dtype(np.int32): "int32_t[]",
-    np.dtype(np.uint32): "uint32_t[]",
-    np.dtype(np.int64): "int64_t[]",
-    np.dtype(np.uint64): "uint64_t[]",
-    np.dtype(np.float32): "float[]",
-    np.dtype(np.float64): "double[]",
-}
+_INTEGERS = ("uint8", "uint16", "int32", "uint32", "int64", "uint64")
+_CTYPES = {np.dtype(name): f"{name}_t[]" for name in _INTEGERS}
+_CTYPES |= {np.dtype("float32"): "float[]", np.dtype("float64"): "double[]"}
 
 
 class NotOwnedError(ValueError):

@@ -140,9 +140,7 @@ class KeyWorkspace(Workspace):
         check(lib.tn_keys_shows(self.handle, peer, items(counts, np.float32, size, write=True)))
 
     def _count(self, peer: int) -> int:
-        if not 0 <= peer < len(self._counts):
-            raise ValueError(f"expected a peer below {len(self._counts)}. Received: {peer}")
-        return self._counts[peer]
+        return _at(self._counts, peer, "peer")
 
 
 @dataclass(frozen=True)
@@ -257,9 +255,13 @@ class PullWorkspace:
         check(lib.tn_apply(self.handle, scale))
 
     def _count(self, rank: int) -> int:
-        if not 0 <= rank < len(self._counts):
-            raise ValueError(f"expected a rank below {len(self._counts)}. Received: {rank}")
-        return self._counts[rank]
+        return _at(self._counts, rank, "rank")
+
+
+def _at(counts: Sequence[int], index: int, what: str) -> int:
+    if not 0 <= index < len(counts):
+        raise ValueError(f"expected a {what} below {len(counts)}. Received: {index}")
+    return counts[index]
 
 
 def _length(array: Any, dtype: type[np.generic]) -> int:

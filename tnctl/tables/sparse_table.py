@@ -180,18 +180,20 @@ class SparseTable:
         return keys[: n[0]]
 
     def figures(self, group: int) -> Figures:
+        out = self._figures(group)
+        return Figures(out.rows, out.admitted, max(out.waiting, 0), out.evicted)
+
+    def _figures(self, group: int) -> Any:
         out = ffi.new("tn_figures *")
         check(lib.tn_table_figures(self.handle, group, out))
-        return Figures(out.rows, out.admitted, max(out.waiting, 0), out.evicted)
+        return out
 
     def waiting(self, group: int) -> int:
         """The estimate of the ids that wait for a row, below 0 where it is too low.
 
         The estimates of the parts of a table are to be added before the sum is raised to 0.
         """
-        out = ffi.new("tn_figures *")
-        check(lib.tn_table_figures(self.handle, group, out))
-        return int(out.waiting)
+        return int(self._figures(group).waiting)
 
     def set_figures(self, group: int, figures: Figures) -> None:
         """Set `waiting` and `evicted`, as a checkpoint has them; the other figures follow."""

@@ -25,7 +25,7 @@ def line_ends(block: memoryview) -> int:
     return int(lib.tn_text_line_ends(ffi.from_buffer(block), len(block)))
 
 
-class Format:
+class LineFormat:
     """How lines are read: `columns` fields each, between delimiters (bytes of one ASCII character).
 
     A field may be in quotes when there is a quoting character. With `strip`, values lose the
@@ -87,7 +87,7 @@ class Lines:
     Raises ValueError for a block of 2 GiB or more.
     """
 
-    def __init__(self, block: memoryview, form: Format) -> None:
+    def __init__(self, block: memoryview, form: LineFormat) -> None:
         self.block = block
         self.form = form
         self._bounds = np.empty(lib.tn_text_capacity(len(block), form.columns), np.uint32)
@@ -140,16 +140,18 @@ class Lines:
             + [size for _ in numbers for size in (8 * rows, (rows + 7) // 8)]
         )
         marks = memory.take()
-        found_texts = [Texts(memory.take().view(np.int32), memory.take()) for _ in texts]
-        found_numbers = [Numbers(memory.take().view(np.float64), memory.take(), 0) for _ in numbers]
+        text_columns = [Texts(memory.take().view(np.int32), memory.take()) for _ in texts]
+        number_columns = [
+            Numbers(memory.take().view(np.float64), memory.take(), 0) for _ in numbers
+        ]
         columns = ffi.new("tn_text_column[]", len(texts) + len(numbers))
-        for column, place, text in zip(columns, texts, found_texts, strict=False):
-            column.column = place
+        for column, index, text in zip(columns, texts, text_columns, strict=False):
+            column.column = index
             column.offsets = output(text.offsets)
             column.text = ffi.cast("char *", output(text.data))
-        for index, (place, number) in enumerate(zip(numbers, found_numbers, strict=True)):
-            column = columns[len(texts) + index]
-            column.column = place
+        of_numbers = list(columns)[len(texts) :]
+        for column, index, number in zip(of_numbers, numbers, number_columns, strict=True):
+            column.column = index
             column.numbers = ffi.from_buffer("double[]", number.values, require_writable=True)
             column.valid = output(number.valid)
         check(
@@ -166,11 +168,11 @@ class Lines:
                 output(marks),
             )
         )
-        for index, number in enumerate(found_numbers):
-            number.missing = int(columns[len(texts) + index].nulls)
+        for column, number in zip(of_numbers, number_columns, strict=True):
+            number.missing = int(column.nulls)
         return (
-            found_texts,
-            found_numbers,
+            text_columns,
+            number_columns,
             (marks & lib.TN_BAD_TEXT) != 0,
             (marks & lib.TN_HARD_NUMBER) != 0,
         )

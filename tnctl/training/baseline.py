@@ -21,7 +21,7 @@ from tnctl.evaluation import platt_scaling
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import NoFitError
 from tnctl.evaluation.split_scoring import labelled_heads, reported_splits
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf, Slot
 from tnctl.tables import columns as c_columns

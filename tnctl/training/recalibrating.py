@@ -9,7 +9,7 @@ from tnctl.data.days import daily
 from tnctl.errors import refuse_if
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import recalibrated
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.progress import say
 from tnctl.schema import AUTO, Conf
 from tnctl.training.report.report_document import RecalibratedHead

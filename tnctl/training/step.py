@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model import layers
-from tnctl.model.aliases import tensor_over
-from tnctl.model.building import Model, batch_norms
+from tnctl.model.building import Model, batch_norms, tensor_over
 from tnctl.model.parameters import Buffers, Gradients, Parameters
 from tnctl.schema import Loss
 from tnctl.tables import NotFiniteError, aligned

@@ -17,7 +17,7 @@ from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.documents import Count, Name, Share, Text, Uint32
 from tnctl.errors import Failure
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 
 
 @dataclass(frozen=True, kw_only=True)

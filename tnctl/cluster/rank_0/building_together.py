@@ -19,8 +19,7 @@ from tnctl.errors import Failure
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
 from tnctl.schema import Conf
-from tnctl.training.warm.row_transfer import Rows
-from tnctl.training.warm.warm_start import WarmStart
+from tnctl.training.warm.warm_start import Rows, WarmStart
 
 FLOATS_AT_A_TIME = 1 << 22  # a command has at most 64 MiB
 

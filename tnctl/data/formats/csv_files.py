@@ -171,7 +171,7 @@ class _FileLayout:
         missing = [value.encode() for value in data.missing]
         self.missing = [value.strip() for value in missing] if data.strip else missing
         delimiter = data.delimiter.encode()
-        self.format = text.Format(len(names), delimiter, reader.quote, data.strip, self.missing)
+        self.format = text.LineFormat(len(names), delimiter, reader.quote, data.strip, self.missing)
 
 
 class _Block(NamedTuple):

@@ -1,18 +1,34 @@
 """Layers of CTR models: formula, paper, shapes.
 
 `gradients` has functions whose gradients are written out; `normalization` batch norm and dropout
-that assign nothing; `activations`, `dense`, `interactions`, `attention` what recipes are of.
+that assign nothing; `fully_connected`, `interactions`, `attention` what recipes are of.
+
+What a warm start must know of a layer: which axes of its weights are over its input.
+A layer with weights has a method `weight_axes(columns)`. Its argument says for each number along
+the last axis of the layer's input which column of the model's inputs it is. The method returns, by
+the paths of variables, the same for those axes of theirs that are over the input; all other axes
+are over units of the layer. A layer of several tensors has a parameter for each. Two attributes may
+say more:
+
+- `keeps_columns`: column k of the output is column k of the (first) input; else they are units.
+  Without `weight_axes` the first axis of all its weights is over the input
+- `multiplies_input`: all of the layer is multiplied by its first input, so that its weights have no
+  meaning for another input
 """
 
-from tnctl.model.layers.activations import Dice, PRelu
 from tnctl.model.layers.attention import TargetAttention, side_by_side
 from tnctl.model.layers.fully_connected import (
+    Axis,
     Bias,
     Columns,
     Dense,
+    Dice,
     Logit,
     LogitOfBoth,
     Mlp,
+    Place,
+    PRelu,
+    WeightAxes,
     concatenated,
     linear_model,
     total,
@@ -27,6 +43,7 @@ from tnctl.model.layers.interactions import (
 from tnctl.model.layers.normalization import BatchNorm, Dropout, at_step, current_step
 
 __all__ = [
+    "Axis",
     "BatchNorm",
     "Bias",
     "Columns",
@@ -41,8 +58,10 @@ __all__ = [
     "Mlp",
     "NumericFactors",
     "PRelu",
+    "Place",
     "TargetAttention",
     "VectorCross",
+    "WeightAxes",
     "at_step",
     "concatenated",
     "current_step",

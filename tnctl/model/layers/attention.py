@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import Logit, Mlp
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
+from tnctl.model.layers.fully_connected import Axis, Logit, Mlp, WeightAxes
 
 
 class TargetAttention(keras.layers.Layer):

@@ -1,17 +1,26 @@
-"""Fully connected layers: single ones, towers of them, and the units that end in a logit."""
+"""Fully connected layers: single ones, towers of them, activations, and what ends in a logit."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import ops
 
-from tnctl.errors import UserError
-from tnctl.model.layers.activations import Dice, activation_of
+from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers.gradients import add_bias, columns_of, times_column
-from tnctl.model.layers.normalization import BatchNorm, Dropout
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
-from tnctl.model.recipe_settings import Tower
+from tnctl.model.layers.normalization import BatchNorm, Dropout, Float32Layer
+from tnctl.model.recipes import Tower
+
+# What a number is: the model's inputs that it belongs to (none: it is a unit of a layer), and which
+# number of theirs. Weights at equal places of two networks correspond.
+Place = tuple[tuple[str, ...], Hashable]
+Axis = list[Place | None]  # None: not known
+WeightAxes = dict[int, Axis]
+
+PLAIN = (
+    "elu", "gelu", "leaky_relu", "linear", "relu", "selu", "sigmoid", "silu", "softplus", "tanh",
+)  # fmt: skip
 
 
 def l2_regularizer(l2: float) -> Any:
@@ -147,7 +156,7 @@ class Mlp(keras.layers.Layer):
         return self.hidden[0].weight_axes(columns) if self.hidden else {}
 
 
-class Logit(keras.layers.Layer):
+class Logit(Float32Layer):
     """One linear unit, y = x w + b, in float32 whatever the precision of the rest.
 
     `l2` as in l2_regularizer.
@@ -156,7 +165,7 @@ class Logit(keras.layers.Layer):
     """
 
     def __init__(self, use_bias: bool = True, l2: float = 0.0, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
+        super().__init__(**settings)
         self.use_bias = use_bias
         self.regularizer = l2_regularizer(l2)
 
@@ -189,16 +198,13 @@ def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     return None if linear is None and product is None else total(linear, product)
 
 
-class Bias(keras.layers.Layer):
+class Bias(Float32Layer):
     """y = x + b, one b for all.
 
     Input shape: [B, 1]. Output shape: [B, 1].
     """
 
     keeps_columns = True
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
 
     def build(self, shape: Sequence[int | None]) -> None:  # noqa: ARG002 (Keras' signature)
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
@@ -210,7 +216,7 @@ class Bias(keras.layers.Layer):
         return {}
 
 
-class LogitOfBoth(keras.layers.Layer):
+class LogitOfBoth(Float32Layer):
     """The logit of p(a) p(b), of two logits a and b: both things happen.
 
     logit(sigmoid(a) sigmoid(b)) = -ln(e^-a + e^-b + e^(-a-b))
@@ -221,8 +227,59 @@ class LogitOfBoth(keras.layers.Layer):
     Input shape: two of [B, 1]. Output shape: [B, 1].
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
-
     def call(self, a: Any, b: Any) -> Any:
         return -ops.logsumexp(ops.concatenate([-a, -b, -a - b], axis=1), axis=1, keepdims=True)
+
+
+def activation_of(name: str | None) -> Any:
+    """The activation of a name (None: linear): a function, or a new layer where it has weights."""
+    name = name or "linear"
+    with_weights = {"prelu": PRelu, "dice": Dice}
+    if name in with_weights:
+        return with_weights[name](name=name)
+    if name not in PLAIN:
+        raise UserError(f"no activation '{name}'. {did_you_mean(name, [*PLAIN, *with_weights])}")
+    return keras.activations.get(name)
+
+
+class PRelu(keras.layers.Layer):
+    """f(s) = s where s > 0, else alpha * s, with an alpha per column that starts at 0.25.
+
+    He et al., Delving Deep into Rectifiers, ICCV 2015, equation 1.
+
+    Input shape: [B, n]. Output shape: [B, n].
+    """
+
+    keeps_columns = True
+
+    def build(self, shape: Sequence[int]) -> None:
+        start = keras.initializers.Constant(0.25)
+        self.alpha = self.add_weight(shape=(shape[-1],), initializer=start, name="alpha")
+
+    def call(self, s: Any) -> Any:
+        return tf.nn.relu(s) - self.alpha * tf.nn.relu(-s)
+
+
+class Dice(Float32Layer):
+    """f(s) = p(s) * s + (1 - p(s)) * alpha * s,  p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)).
+
+    Zhou et al., Deep Interest Network, KDD 2018, equation 3: a PReLU whose bend follows the data.
+    E and Var are batch normalization's (`where` as there); eps is 1e-8; an alpha per column starts
+    at 0. Always float32.
+
+    Input shape: [B, n]. Output shape: [B, n].
+    """
+
+    keeps_columns = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.standardized = BatchNorm(0.9, epsilon=1e-8, affine=False, name="standardized")
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.standardized.build(shape)
+        self.alpha = self.add_weight(shape=(shape[-1],), initializer="zeros", name="alpha")
+
+    def call(self, s: Any, where: Any = None, training: bool | None = None) -> Any:
+        p = ops.sigmoid(self.standardized(s, where=where, training=training))
+        return s * (self.alpha + p * (1.0 - self.alpha))

@@ -8,12 +8,12 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import l2_regularizer
+from tnctl.model.layers.fully_connected import Axis, WeightAxes, l2_regularizer
 from tnctl.model.layers.gradients import add_bias, pairwise_products
-from tnctl.model.layers.weight_axes import Axis, WeightAxes
+from tnctl.model.layers.normalization import Float32Layer
 
 
-class FactorizationMachine(keras.layers.Layer):
+class FactorizationMachine(Float32Layer):
     """Second-order interactions of all pairs of slots.
 
     y = sum over i < j of <v_i, v_j> = 1/2 * sum over f of ((sum_i v_if)^2 - sum_i v_if^2)
@@ -23,9 +23,6 @@ class FactorizationMachine(keras.layers.Layer):
     Input shape: [B, S, d], the embeddings of S slots. Output shape: [B, 1].
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
-
     def call(self, embeddings: Any) -> Any:
         return pairwise_products(embeddings)
 
@@ -33,7 +30,7 @@ class FactorizationMachine(keras.layers.Layer):
         return {}
 
 
-class NumericFactors(keras.layers.Layer):
+class NumericFactors(Float32Layer):
     """The vectors v_k x_k of numbers x_k, which take part in a factorization machine.
 
     Rendle, Factorization Machines, ICDM 2010, equation 1, where an input may be any real number.
@@ -42,7 +39,7 @@ class NumericFactors(keras.layers.Layer):
     """
 
     def __init__(self, width: int, l2: float = 0.0, **settings: Any) -> None:
-        super().__init__(dtype="float32", **settings)
+        super().__init__(**settings)
         self.width = width
         self.regularizer = l2_regularizer(l2)
 

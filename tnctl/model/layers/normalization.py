@@ -36,7 +36,14 @@ def current_step() -> tuple[Any, int]:
         ) from None
 
 
-class BatchNorm(keras.layers.Layer):
+class Float32Layer(keras.layers.Layer):
+    """A layer that computes in float32 whatever the precision of the rest."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(dtype="float32", **settings)
+
+
+class BatchNorm(Float32Layer):
     """Batch normalization: y = gamma * (x - mean) / sqrt(variance + epsilon) + beta.
 
     Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithm 1. In training the mean and
@@ -55,7 +62,7 @@ class BatchNorm(keras.layers.Layer):
     def __init__(
         self, momentum: float = 0.99, epsilon: float = 1e-3, affine: bool = True, **settings: Any
     ) -> None:
-        super().__init__(dtype="float32", **settings)
+        super().__init__(**settings)
         if not 0 <= momentum <= 1:
             raise UserError(f"the momentum of batch norm is between 0 and 1. Received: {momentum}")
         self.momentum = momentum

@@ -23,7 +23,7 @@ from tnctl.documents import (
 )
 from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEARS
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.ownership import GRAPH
 from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import (

@@ -1,23 +1,31 @@
 """Warm start: which input of the new conf is which of the old one, and what may differ.
 
-Everything here is about the two confs and their statistics; no row is read.
+Everything here is about the two confs, their statistics and optimizers; no row is read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tnctl.checkpoint.document import Optimizer as SavedOptimizer
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import counted_ids
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError, did_you_mean
+from tnctl.optimizer_table import EXTRAS, KINDS
 from tnctl.schema import Conf, Slot, Warm
+from tnctl.tables import Optimizer
 
 # The keys by which values become ids. If one differs, an id is another value's.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
 # Keys that change which values an example has, or how rows are pooled: reported, not refused.
 OF_VALUES = ("separator", "padding", "max_length", "keep", "weights", "pooling")
 OF_NUMBERS = ("clip", "default", "separator", "since")
+FTRL = ("ftrl", "tensornet_ftrl")
+FRESH_STATE = "Take the same, or warm.optimizer=fresh (weights come along, their state does not)"
 OF_DATA = ("missing", "strip", "times", "negatives", "label", "labels")
 
 
@@ -114,8 +122,8 @@ def check_inputs(pairing: Pairing, old_statistics: Statistics, statistics: Stati
     for name, old_name in pairing.matched.items():
         slot, old_slot = pairing.conf.slots.get(name), pairing.old.slots.get(old_name)
         if (slot is None) != (old_slot is None):
-            kinds = ("a slot", "a numeric input")
-            difference: Difference | None = ("kind", *(kinds if slot is not None else kinds[::-1]))
+            kinds = ["a numeric input" if given is None else "a slot" for given in (slot, old_slot)]
+            difference: Difference | None = ("kind", kinds[0], kinds[1])
         elif slot is not None and old_slot is not None:
             difference = _other_slot(pairing, name, slot, old_slot, old_statistics, statistics)
         else:
@@ -269,3 +277,44 @@ def recipe_of(pairing: Pairing) -> dict[str, Any]:
 
     recipe = pairing.old.recipe
     return {key: value if key == "name" else renamed(value) for key, value in recipe.items()}
+
+
+def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, source: str) -> None:
+    """Raise UserError unless an optimizer can continue with the state of a saved one.
+
+    Names and settings must be equal. Learning rate, decay, clipping, bounds and where accumulators
+    start may differ, because no state that is there depends on them; of FTRL only clipping and
+    bounds, because its weights follow from its state.
+    """
+    new, old = (meaning_of_state(rule) for rule in (optimizer, saved.rule()))
+    if new != old:
+        keys = [key for key in dict.fromkeys([*new, *old]) if new.get(key) != old.get(key)]
+        shown = [", ".join(f"{key} {side.get(key, 'none')}" for key in keys) for side in (new, old)]
+        raise UserError(
+            f"{what} are trained with {shown[0]} here, and were with {shown[1]} in {source}. "
+            f"{FRESH_STATE}"
+        )
+
+
+def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The name and the settings of an optimizer that determine what its state means."""
+    free = {"learning_rate", *EXTRAS} - KINDS[optimizer.name].settings.keys()
+    if optimizer.name in FTRL:
+        free.discard("learning_rate")
+    else:
+        free.add("initial_accumulator")
+    return {key: value for key, value in optimizer.described().items() if key not in free}
+
+
+def ftrl_z(
+    optimizer: Optimizer, weights: NDArray[np.float32], sums: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The z from which FTRL makes these weights, float32 of their shape; its n are `sums`.
+
+    FTRL computes the weights from n and z at every update (McMahan et al. 2013, algorithm 1), so
+    with a z of 0 the first update would lose all that was learned.
+    """
+    rate = np.float64(optimizer.learning_rate)
+    slope = rate if optimizer.name == "tensornet_ftrl" else 1 / rate if rate else np.float64(0)
+    scale = (optimizer.beta + np.sqrt(sums.astype(np.float64))) * slope + optimizer.l2
+    return (-(weights * scale + np.sign(weights) * optimizer.l1)).astype(np.float32)
