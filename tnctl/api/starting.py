@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tnctl.api.calls import Url, in_one_line, text_of
 from tnctl.api.opened_run import Run
 from tnctl.errors import UserError, quoted
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.evaluation.metrics import METRICS
 from tnctl.evaluation.split_scoring import ValueFigures
-from tnctl.model.recalibration import Recalibration
+from tnctl.model.parameter_tables import Recalibration
 from tnctl.training.report.worker_figures import ExchangeReport, WorkerFigures
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
