@@ -21,8 +21,21 @@ from tnctl.model.parameter_tables import total_bytes, total_rows
 from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
-from tnctl.training import events, row_life, schedule
-from tnctl.training.events import Event, PassUnderWay
+from tnctl.training import row_life, schedule
+from tnctl.training.loop import (
+    BetweenSteps,
+    DayEnds,
+    DayLooked,
+    Evaluated,
+    Event,
+    LabelsEqual,
+    PassEnds,
+    PassStarts,
+    PassTrained,
+    PassUnderWay,
+    RowsEvicted,
+    StepDone,
+)
 from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.report.worker_figures import KINDS, WorkerFigures, WorkerSums
 from tnctl.training.run_folder import TENSORBOARD, Log
@@ -59,11 +72,11 @@ class Stopwatch:
     def see(self, event: Event) -> None:
         """Add the seconds of an event."""
         match event:
-            case events.DayLooked(seconds=seconds):
+            case DayLooked(seconds=seconds):
                 self.evaluating += seconds
-            case events.Evaluated(measured=measured):
+            case Evaluated(measured=measured):
                 self.evaluating += measured.seconds
-            case events.PassTrained(current=current):
+            case PassTrained(current=current):
                 self.waiting += current.batches.seconds_waited
                 self.training += current.seconds_training
                 self.examples += current.examples
@@ -204,7 +217,7 @@ class Screen:
     def see(self, event: Event) -> None:
         """Show an event."""
         match event:
-            case events.PassStarts(current=current):
+            case PassStarts(current=current):
                 display = Display(
                     current.title,
                     current.rows,
@@ -213,35 +226,35 @@ class Screen:
                 )
                 self._display = self._displays.enter_context(display)
                 self._watch.start_pass()
-            case events.StepDone(current=current, number=number):
+            case StepDone(current=current, number=number):
                 if number % STEPS_BETWEEN_UPDATES == 0:
                     self._update(current, self._watch.now(), self._validation())
-            case events.LabelsEqual(source=source, only=only, where=where):
+            case LabelsEqual(source=source, only=only, where=where):
                 say(
                     f"warning: with {source} the label is {only:g} in {where}. `tnctl check` shows "
                     "what the column has"
                 )
-            case events.PassTrained(current=current):
+            case PassTrained(current=current):
                 self._update(current, self._watch.of_pass()).finish()
                 self.close()
-            case events.Evaluated(measured=measured):
+            case Evaluated(measured=measured):
                 show_metrics(measured)
                 if measured.metrics.get(self._monitor, 0.0) is None and self._is_watched:
                     say(
                         f"evaluation.monitor={self._monitor} is undefined on these examples: this "
                         "evaluation counts neither as better nor as worse"
                     )
-            case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
+            case RowsEvicted(removed=removed) if count := sum(removed.values()):
                 rows = total_rows(self._workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
-            case events.PassEnds(figures=epoch, is_last=True, stops_early=False) if (
+            case PassEnds(figures=epoch, is_last=True, stops_early=False) if (
                 self._state.stopping.best_step == epoch.step and self._goes_on
             ):
                 say(
                     f"the last pass was the best by {self._monitor}, so more may be better: the "
                     f"same command with train.epochs={epoch.epoch + 5} goes on"
                 )
-            case events.PassEnds(stops_early=True):
+            case PassEnds(stops_early=True):
                 stopping = self._state.stopping
                 say(
                     f"stopped early: {stopping.without} evaluations without a better "
@@ -310,19 +323,19 @@ class Recorder:
     def see(self, event: Event) -> None:
         """Record an event."""
         match event:
-            case events.StepDone(current=current):
+            case StepDone(current=current):
                 earlier, self._looked_at = self._looked_at, self._state.steps
                 if logged(self._state.steps, earlier):
                     self._record_steps(current)
-            case events.Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
+            case Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
                 timing = {**self._stopwatch.now(), "evaluation_seconds": round(seconds, 3)}
                 fields = documents.plain(evaluation)
                 self._log.add("evaluation", **fields, better=is_best, timing=timing)
                 self._log.flush()
-            case events.PassEnds(figures=epoch):
+            case PassEnds(figures=epoch):
                 timing = self._stopwatch.timing() | self._watch.pass_record
                 self._log.add("epoch", **documents.plain(epoch), timing=timing)
-            case events.DayEnds(record=record):
+            case DayEnds(record=record):
                 fields = {"step": self._state.steps, **documents.plain(record)}
                 self._log.add("day", **fields, timing=self._stopwatch.timing())
         if self._event_files is not None:
@@ -359,13 +372,13 @@ class Recorder:
     def _write_events(self, event_files: EventFile, event: Event) -> None:
         steps = self._state.steps
         match event:
-            case events.DayLooked(record=record) if record.before is not None:
+            case DayLooked(record=record) if record.before is not None:
                 event_files.metrics(steps, record.before, "next_day")
-            case events.Evaluated(evaluation=evaluation):
+            case Evaluated(evaluation=evaluation):
                 event_files.metrics(steps, evaluation.validation)
                 event_files.weights(steps, self._workers.model)
                 event_files.flush()
-            case events.PassEnds():
+            case PassEnds():
                 event_files.flush()
 
 
@@ -385,14 +398,14 @@ class Profiler:
         self._looked_at = state.steps
         self._folder: files.TemporaryFolder | None = None  # while the profiler runs
 
-    def see(self, event: events.Event) -> None:
+    def see(self, event: Event) -> None:
         """Start or stop the profiler."""
         match event:
-            case events.BetweenSteps() if self._is_due():
+            case BetweenSteps() if self._is_due():
                 self._folder = files.TemporaryFolder("profile")
                 with files.translated(self._url, "written"):
                     tf.profiler.experimental.start(self._folder.name)
-            case events.StepDone() if self._state.steps >= self._last:
+            case StepDone() if self._state.steps >= self._last:
                 self.close()
 
     def _is_due(self) -> bool:

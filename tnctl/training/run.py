@@ -3,23 +3,30 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
 
 from tnctl import files
-from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
 from tnctl.data import statistics
 from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import chosen, sized
 from tnctl.data.batches import batches
+from tnctl.data.day_records import Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
+from tnctl.data.units import units_again
 from tnctl.data.windows import windows
-from tnctl.errors import Failure, Stopped, UserError
+from tnctl.errors import Failure, Stopped, UserError, quoted
 from tnctl.evaluation.split_scoring import features_of
+from tnctl.file_urls import is_plain
+from tnctl.manifest import DamagedError
+from tnctl.masking import bare, is_masked
 from tnctl.model import recipes
 from tnctl.model.building import Model, bfloat16_advice, enable_determinism
 from tnctl.model.parameters import Parameters
@@ -28,11 +35,11 @@ from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
 from tnctl.tables import SlotPlan, SparseTable, Workspace
-from tnctl.training import events, resuming, run_folder
 from tnctl.training import plan as plans
+from tnctl.training import run_folder, schedule
 from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
-from tnctl.training.loop import train_passes
+from tnctl.training.loop import EndedError, train_passes
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.final_report import write_report
@@ -41,12 +48,16 @@ from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.row_life import table_words
 from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
-from tnctl.training.signals import Signals
-from tnctl.training.state import RunState
+from tnctl.training.state import FROM_SCRATCH, RunState, saved_sums
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.workers import OneProcess, Workers
+from tnctl.training.workers import OneProcess, Signals, Workers
 
+# What the user can do when the data of the pass under way is not available unchanged.
+WAY_ON = (
+    "go back to a checkpoint at the end of a pass (tnctl checkpoint list, tnctl rollback), or "
+    f"{FROM_SCRATCH}"
+)
 IDS_AT_A_TIME = 1 << 20
 
 
@@ -214,7 +225,7 @@ def resume_run(
         days = Daily(conf, newest.days, plan.left, accept)
     # An imported checkpoint may leave its batch size open too.
     conf = with_batch_size(conf, days)
-    checkpoint, model = resuming.load_newest(conf, newest, processes.load, plan.damaged)
+    checkpoint, model = load_newest(conf, newest, processes.load, plan.damaged)
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
     say(f"resuming from {checkpoint.folder}")
@@ -228,12 +239,121 @@ def resume_run(
     if more:
         log.go_on()
     stopwatch.earlier = log.earlier_seconds
-    state = resuming.state_of(conf, checkpoint, more)
+    state = state_of(conf, checkpoint, more)
     if days is not None:
         state.days, state.trained = days.record, not days.left
     # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
     return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
+
+
+def load_newest(
+    conf: Conf,
+    checkpoint: Checkpoint,
+    load: Callable[[Checkpoint, Conf], Model],
+    damaged: Sequence[str] = (),
+) -> tuple[Checkpoint, Model]:
+    """The checkpoint to resume from, `checkpoint` or an older one, and its model.
+
+    When its files are damaged the one before is taken, and so on, and that is reported; those that
+    are passed over, and newer ones that are `damaged`, are moved to `damaged` under the output.
+    Raises Failure when none is left, or when data has changed in the middle of which training was
+    stopped.
+    """
+    damage: DamagedError | None = None
+    passed = list(damaged)
+    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
+        if folder <= checkpoint.folder:
+            try:
+                candidate = open_checkpoint(folder)
+                check_data(conf, candidate)
+                saved_sums(candidate, classes=True)  # damage must be found before `passed` is
+                model = load(candidate, conf)
+            except DamagedError as error:
+                say(str(error))
+                damage = damage or error
+            else:
+                for unusable in passed:
+                    run_folder.report_set_aside(conf.output, unusable)
+                return candidate, model
+            passed.append(folder)
+    assert damage is not None
+    raise plans.nothing_whole(conf.output, damage)
+
+
+def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
+    """Raise Failure when data has changed in the middle of which a checkpoint was saved.
+
+    Data of completed passes is not read again, and may change.
+    """
+    if not checkpoint.data:
+        return
+    # An earlier tnctl named the files of a glob by whole paths.
+    source = Source(conf, "train")
+    data = [replace(file, file=source.saved_name(file.file)) for file in checkpoint.data]
+    earlier = {file.file: file for file in bare(data)}
+    position = checkpoint.position
+    source_now = Source(conf_of_day(conf, position.day), "train")
+    try:
+        fingerprints_now = source_now.fingerprints()
+    except files.AbsentError as error:
+        names = [source.url_of(file.file) for file in data if is_plain(file.file)]
+        names = [name for name in names if not is_masked(name) and not files.exists(name)]
+        if not names:
+            raise
+        raise Failure(
+            f"{names[0]} is missing, and training stopped in the middle of it. Put it back, or "
+            f"{WAY_ON}"
+        ) from error
+    current = {file.file: file for file in bare(list(fingerprints_now))}
+    for name in [*earlier, *current]:
+        if earlier.get(name) != current.get(name):
+            raise Failure(
+                f"{name} differs from when training stopped in the middle of the data: it was "
+                f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the "
+                f"old one back, or {WAY_ON}"
+            )
+    if list(earlier) != list(current):
+        raise Failure(
+            "the files of data.train come in another order than before training stopped. Name "
+            f"them in the earlier order, or {WAY_ON}"
+        )
+    if position.units is not None:
+        units_again(source_now, position.units, WAY_ON)
+
+
+def _in_words(fingerprint: Fingerprint | None) -> str:
+    if fingerprint is None:
+        return "not among the files of data.train"
+    size = "unknown" if fingerprint.bytes is None else f"{fingerprint.bytes:,}"
+    words = f"of {size} bytes"
+    if fingerprint.etag is not None:
+        return f"{words} with etag {quoted(fingerprint.etag)}"
+    modified = fingerprint.modified
+    if isinstance(modified, int):
+        with contextlib.suppress(ValueError, OverflowError, OSError):  # beyond the calendar
+            modified = datetime.fromtimestamp(modified / 1e9, UTC).isoformat(sep=" ")
+    return words if modified is None else f"{words}, modified {modified}"
+
+
+def state_of(conf: Conf, checkpoint: Checkpoint, more: bool) -> RunState:
+    """The state of a run that is resumed, with `more` passes than it was begun with.
+
+    The best model is one whose checkpoint is still there.
+    """
+    state = RunState.restored(checkpoint, conf.train.loss)
+    if state.trained and more:
+        state.trained, state.recalibrated = False, None
+    stopping, lost = state.stopping, state.stopping.best_step
+    if not schedule.keeps_best(conf) or state.trained or stopping.best is None:
+        return state
+    if (
+        run_folder.newest_whole(conf.output, lost, run_folder.names_of_chain(checkpoint.folder))
+        is None
+    ):
+        stopping.best, stopping.best_step = None, 0
+        say(f"the best model, of step {lost:,}, is lost; the next evaluation counts as the best")
+    return state
 
 
 def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
@@ -345,9 +465,9 @@ def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[No
         yield
     except (Exception, KeyboardInterrupt) as error:
         event = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
-        if isinstance(error, events.EndedError):
+        if isinstance(error, EndedError):
             event = PRUNED
-        is_sentence = isinstance(error, UserError | Stopped | events.EndedError)
+        is_sentence = isinstance(error, UserError | Stopped | EndedError)
         # Where the log cannot be written either, `error` is what is reported.
         with contextlib.suppress(Failure, OSError):
             log.add(

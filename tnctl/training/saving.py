@@ -2,6 +2,9 @@
 
 import math
 import time
+from collections.abc import Mapping
+
+from pydantic import JsonValue
 
 from tnctl import files
 from tnctl.checkpoint.chain import Checkpoint
@@ -10,16 +13,30 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
+from tnctl.evaluation.metrics import scalars
+from tnctl.model.recalibration import Recalibration
 from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import events, recalibrating, resuming, schedule
+from tnctl.training import run_folder, schedule
+from tnctl.training.loop import (
+    BetweenSteps,
+    DayEnds,
+    DayStarts,
+    Evaluated,
+    Event,
+    Interrupted,
+    PassEnds,
+    RowsEvicted,
+    StepDone,
+)
 from tnctl.training.observers import Stopwatch
+from tnctl.training.report.page import FIGURES, in_words
+from tnctl.training.report.report_document import RecalibratedHead
 from tnctl.training.run_folder import Log
 from tnctl.training.schedule import is_crossed
-from tnctl.training.signals import Signals
 from tnctl.training.state import RunState
-from tnctl.training.workers import Workers
+from tnctl.training.workers import Signals, Workers
 
 STEPS_BETWEEN_CHECKS = 8  # for errors of the thread that completes a checkpoint
 
@@ -58,26 +75,26 @@ class Checkpoints:
         # Golden rows of data.train are rows of a day: they are read when the day starts.
         self._golden = GoldenRows(conf, workers.model, 0 if by_day else golden_rows)
 
-    def see(self, event: events.Event) -> None:
+    def see(self, event: Event) -> None:
         """Save what is due. Raises Failure when memory runs out, with everything saved."""
         match event:
-            case events.BetweenSteps():
+            case BetweenSteps():
                 self._save_if_due()
                 self._check_memory()
-            case events.RowsEvicted(removed=removed) if any(removed.values()):
+            case RowsEvicted(removed=removed) if any(removed.values()):
                 # No delta has rows that are removed at the step of its parent. In asynchronous
                 # training a pause may be at the end of a pass.
                 is_saved = self._state.steps == self._saved_at[0]
                 self._full_is_due = is_saved and self._state.position.day is None
-            case events.StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
+            case StepDone(number=number) if number % STEPS_BETWEEN_CHECKS == 0:
                 self.saver.check()
-            case events.Evaluated(is_best=is_best):
+            case Evaluated(is_best=is_best):
                 self._best_is_due = is_best and schedule.keeps_best(self._conf)
-            case events.DayStarts(conf=conf) if self._conf.data.source("validation") is None:
+            case DayStarts(conf=conf) if self._conf.data.source("validation") is None:
                 self._golden = GoldenRows(conf, self._workers.model, self._golden_rows)
-            case events.PassEnds(is_last=False) | events.DayEnds(is_last=False):
+            case PassEnds(is_last=False) | DayEnds(is_last=False):
                 self.save()
-            case events.Interrupted():
+            case Interrupted():
                 self.save_when_interrupted()
 
     def _save_if_due(self) -> None:
@@ -131,8 +148,8 @@ class Checkpoints:
             return
         self.saver.wait()
         # Every byte is read before the last model is dropped, for it may have to be kept.
-        needed = resuming.names_of_chain(self.staged)
-        folder = resuming.newest_whole(self._conf.output, best, needed, read=True)
+        needed = run_folder.names_of_chain(self.staged)
+        folder = run_folder.newest_whole(self._conf.output, best, needed, read=True)
         if folder is None:
             say(f"the best model, of step {best:,}, is lost; the last one is kept instead")
             self._complete_model()
@@ -150,8 +167,8 @@ class Checkpoints:
         if schedule.keeps_best(self._conf):
             timing = self._stopwatch.now()
             self._log.add("kept", step=state.model_step, validation=state.validation, timing=timing)
-        if recalibrating.is_wanted(self._conf) and not daily(self._conf):
-            recalibrating.recalibrate(state, self._workers, self._log, self._stopwatch)
+        if schedule.recalibrates(self._conf) and not daily(self._conf):
+            recalibrate(state, self._workers, self._log, self._stopwatch)
 
     def save_when_interrupted(self) -> None:
         """Save what is new, unless a second signal asks to leave at once."""
@@ -173,3 +190,47 @@ class Checkpoints:
         """Wait until the last checkpoint is complete."""
         self.saver.wait()
         self.saved = self.staged
+
+
+def recalibrate(state: RunState, workers: Workers, log: Log, stopwatch: Stopwatch) -> None:
+    """Fit the model that a run ends with, and record and show what that changes."""
+    measured = workers.recalibrate()
+    stopwatch.evaluating += measured.seconds
+    if not workers.model.recalibration:
+        return
+    state.recalibrated = scalars(measured.metrics)
+    heads = recalibrated_heads(workers.model.recalibration, state)
+    log.add(
+        "recalibrated",
+        step=state.model_step,
+        recalibration={name: vars(head) for name, head in heads.items()},
+        validation=state.recalibrated,
+        timing=stopwatch.now(),
+    )
+    for name, head in heads.items():
+        of_head = f" head {name}" if len(workers.model.heads) > 1 else ""
+        say(f"recalibrated{of_head} on data.validation: {in_words(head)}")
+
+
+def recalibrated_heads(
+    recalibration: Mapping[str, Recalibration], state: RunState
+) -> dict[str, RecalibratedHead]:
+    """Each recalibrated head, with its figures on data.validation before and after."""
+    before, after = state.evaluated or {}, state.recalibrated or {}
+    return {
+        head: RecalibratedHead(
+            slope=fitted.slope,
+            intercept=fitted.intercept,
+            before=figures_of(before, head),
+            after=figures_of(after, head),
+        )
+        for head, fitted in recalibration.items()
+    }
+
+
+def figures_of(metrics: Mapping[str, JsonValue], head: str) -> dict[str, JsonValue]:
+    """The figures of a head among the metrics of all, those that concern calibration."""
+    others = metrics.get("heads")
+    of_head = others.get(head, metrics) if isinstance(others, dict) else metrics
+    assert isinstance(of_head, Mapping)
+    return {name: of_head[name] for name in FIGURES if name in of_head}

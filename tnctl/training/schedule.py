@@ -80,6 +80,15 @@ def keeps_best(conf: Conf) -> bool:
     return keep == "best"
 
 
+def recalibrates(conf: Conf) -> bool:
+    """Whether the model of a run is recalibrated: with {day} after each day, else at the end."""
+    if conf.evaluation.recalibrate == AUTO:
+        # A day's error says little of the next day's (docs/defaults.md).
+        has_rows = conf.data.source("validation") is not None and not daily(conf)
+        return has_rows and conf.train.loss.name != "mse"
+    return bool(conf.evaluation.recalibrate)
+
+
 def matters(conf: Conf) -> bool:
     """Whether a conf asks for something that the monitored metric decides."""
     return (
@@ -115,6 +124,17 @@ def check(conf: Conf) -> None:
         raise UserError(
             f"evaluation.monitor={evaluation.monitor} does not exist with train.loss.name=mse. "
             "Take evaluation.monitor=mse"
+        )
+    if evaluation.recalibrate not in (False, AUTO):
+        refuse_if(
+            conf.train.loss.name == "mse",
+            "evaluation.recalibrate is for probabilities, which train.loss.name=mse does not "
+            "predict. Leave it out",
+        )
+        refuse_if(
+            conf.data.source("validation") is None and not daily(conf),
+            "evaluation.recalibrate needs data.validation, which is not given. Give "
+            "data.validation=FILES, or a share of data.train: data.split.validation=0.1",
         )
     if conf.optimizer.schedule.name == "day":
         refuse_if(
