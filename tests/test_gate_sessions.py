@@ -22,7 +22,8 @@ def effect_of(values, groups=None, window=700):
     for at in range(0, len(values), window):
         part = slice(at, at + window)
         clusters.begin(len(values[part]), None if groups is None else groups[part])
-        clusters.add_share("label", values[part].astype(float))
+        clicks = values[part].astype(float)
+        clusters.add("label", clicks, 1 - clicks)
     return clusters.effect("label")
 
 
