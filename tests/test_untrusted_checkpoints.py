@@ -348,9 +348,7 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
         step=1,
     )
     with pytest.raises(files.AbsentError):
-        run.check_data(
-            Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint
-        )
+        run.check_data(Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint)
     assert urls == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 

@@ -90,7 +90,6 @@ RUN = Format(
 # The output of the workers of a run, the traceback of worker 0, and a file by which they see that
 # they share the folder.
 WORKER_LOGS = "workers"
-TENSORBOARD = "tensorboard"  # the folder of a run for its event files
 WORKERS = Format(
     "tnctl workers",
     None,

@@ -57,6 +57,16 @@ class PassUnderWay:
     def seconds_training(self) -> float:
         return time.perf_counter() - self.started - self.seconds_paused
 
+    @property
+    def speed(self) -> float:
+        """Examples that this process trained on, per second."""
+        return self.examples / self.seconds_training
+
+    @property
+    def waited(self) -> float:
+        """The share of the time that was spent waiting for data; the rest was spent in steps."""
+        return min(self.batches.seconds_waited / self.seconds_training, 1)
+
 
 @dataclass(frozen=True)
 class DayLooked:
@@ -86,13 +96,13 @@ class BetweenSteps:
 @dataclass(frozen=True)
 class StepDone:
     current: PassUnderWay
-    number: int
-    """the steps of this pass that this process trained before this step"""
+    index: int
+    """of the step, among those of this pass that this process trained"""
 
 
 @dataclass(frozen=True)
 class LabelsEqual:
-    """A label has one value in many rows; `source` is where it comes from, as the conf says it."""
+    """A label has one value in many rows; `source` is where it comes from, in keys of the conf."""
 
     source: str
     only: float
@@ -179,7 +189,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         of_day = state.position.day is not None
-        ends = schedule.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
+        ends = epoch >= schedule.most_passes(conf.train, figures.examples, of_day=of_day)
         if not of_day or ends:
             yield RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
@@ -251,7 +261,7 @@ def _further_labels_equal(data: Data, workers: Workers) -> Events:
 
 
 def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
-    """Where the label of a head comes from, as the conf says it; the main head is 0."""
+    """Where the label of a head comes from, in keys of the conf; the main head is 0."""
     _, _, column = labelled_heads(workers.model)[head]
     key, label = list(label_keys(data).items())[column]
     source = f"{key}.column={label.column}"
@@ -262,13 +272,11 @@ def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
     yield PassStarts(current)
-    batches, number, earlier = current.batches, 0, state.steps - 1
+    batches, index, earlier = current.batches, 0, state.steps - 1
     every, tried = conf.evaluation.every_steps, None
-    if state.epochs and schedule.second_pass_is_tried(
-        conf.train, state.position.epoch, state.epochs[0].examples
-    ):
-        of_pass = state.epochs[0].step - state.first_step
-        tried = state.epochs[0].step + max(of_pass // schedule.TRIED, 1)
+    if state.epochs:
+        passes = state.position.epoch
+        tried = schedule.tried_step(conf.train, passes, state.epochs[0], state.first_step)
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
@@ -292,14 +300,14 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         examples = current.sums.examples
         batches.train(current.rate_factor, current.sums)
         state.steps, state.position = workers.steps, batches.position
-        yield StepDone(current, number)
+        yield StepDone(current, index)
         is_first_pass = state.position.epoch == 0 and state.position.day is None
         if is_first_pass and examples < MANY <= current.sums.examples:
             only = current.sums.only_label
             if only is not None:
                 where = f"the first {current.sums.examples:,} rows"
                 yield LabelsEqual(_source_of_label(conf.data, workers), only, where)
-        number += 1
+        index += 1
     yield PassTrained(current)
 
 

@@ -16,7 +16,7 @@ from tnctl.data import statistics
 from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import chosen, sized
 from tnctl.data.batches import batches
-from tnctl.data.day_records import Fingerprint
+from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
@@ -100,7 +100,7 @@ def train(
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """A run that is ready to be trained. `checkpoint` is the one that it is resumed from.
 
     `timing` is its report's, if it is finished and gets a baseline only.
@@ -126,7 +126,7 @@ class Run:
             workers = self.processes.workers(conf, self.model, state.steps, signals)
             del self.model  # the best one may take its place
             checkpoints = Checkpoints(
-                conf, state, workers, self.log, signals, self.stopwatch, golden, self.checkpoint
+                conf, state, workers, self.log, self.stopwatch, golden, self.checkpoint
             )
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
@@ -181,7 +181,7 @@ class Run:
 
 def begin_run(
     conf: Conf, processes: OneProcess, overwrite: bool, accept: bool, stopwatch: Stopwatch
-) -> Run:
+) -> TrainingRun:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm_start.begin(conf)
@@ -191,12 +191,8 @@ def begin_run(
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
-        days = None
-        if daily(conf):
-            days = Daily(conf, record, days_left(conf, record, accept), accept)
-        conf = with_batch_size(conf, days)
-        # What is measured on the first day is valid for all days.
-        of_first_day = conf_of_day(conf, None if days is None else days.first)
+        left = days_left(conf, record, accept) if daily(conf) else []
+        conf, of_first_day = with_batch_size(conf, record, left)
         model = new_model(conf, processes, start, of_first_day)
     if (advice := bfloat16_advice(conf.train, sum(model.dense.sizes))) is not None:
         say(advice)
@@ -208,26 +204,28 @@ def begin_run(
                 next(windows(Source(of_first_day, split), features_of(conf, model)), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+    days = Daily(conf, record, left, accept) if daily(conf) else None
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
         state.steps, state.warm = start.checkpoint.step, start.report
         state.clock_days = list(start.checkpoint.clock.days)
-    return Run(conf, processes, model, state, days, claims, log, stopwatch)
+    return TrainingRun(conf, processes, model, state, days, claims, log, stopwatch)
 
 
 def resume_run(
     plan: Plan, newest: Checkpoint, processes: OneProcess, accept: bool, stopwatch: Stopwatch
-) -> Run:
+) -> TrainingRun:
     """The run of an output in the state of its newest checkpoint that is whole."""
-    conf, days = plan.conf, None
-    if daily(conf):
-        days = Daily(conf, newest.days, plan.left, accept)
     # An imported checkpoint may leave its batch size open too.
-    conf = with_batch_size(conf, days)
+    conf, _ = with_batch_size(plan.conf, newest.days, plan.left)
     checkpoint, model = load_newest(conf, newest, processes.load, plan.damaged)
-    if days is not None and checkpoint.folder != newest.folder:
-        days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
+    days: Daily | None = None
+    left: Sequence[str] = plan.left
+    if daily(conf):
+        if checkpoint.folder != newest.folder:
+            left = days_left(conf, checkpoint.days, accept)
+        days = Daily(conf, checkpoint.days, left, accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf.output)
     more = has_more_passes(conf, checkpoint)
@@ -244,7 +242,9 @@ def resume_run(
         state.days, state.trained = days.record, not days.left
     # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
-    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
+    return TrainingRun(
+        conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing
+    )
 
 
 def load_newest(
@@ -356,24 +356,26 @@ def state_of(conf: Conf, checkpoint: Checkpoint, more: bool) -> RunState:
     return state
 
 
-def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
-    """A conf with the batch size that it gives, or else with one that fits its data.
+def with_batch_size(
+    conf: Conf, record: Sequence[DayRecord], left: Sequence[str]
+) -> tuple[Conf, Conf]:
+    """A conf with the batch size that it gives, or one that fits its data; and its first day's.
 
-    `days` get the same: they evaluate the model with it.
+    What is measured on the first day is valid for all days.
     """
-    if conf.train.batch_size is not None:
-        return conf
-    with waiting("counting the rows of data.train"):
-        choice = chosen(conf_of_day(conf, None if days is None else days.first))
-    say(choice.sentence)
-    conf = sized(conf, choice.batch_size)
-    if days is not None:
-        days.conf = conf
-    return conf
+    first = None
+    if daily(conf):
+        first = left[0] if left else record[-1].day
+    if conf.train.batch_size is None:
+        with waiting("counting the rows of data.train"):
+            choice = chosen(conf_of_day(conf, first))
+        say(choice.sentence)
+        conf = sized(conf, choice.batch_size)
+    return conf, conf_of_day(conf, first)
 
 
 def record_workers(log: Log, cluster: Cluster, step: int) -> None:
-    """A line of the log when the run has another number of workers than before: at first 1."""
+    """Log the number of workers when it has changed; a run begins with 1."""
     workers = cluster.workers if cluster.start is not None else 1
     recorded = (line.get("workers") for line in reversed(log.events) if line["event"] == "workers")
     if workers != next(recorded, 1):
@@ -407,12 +409,12 @@ def insert_all_rows(model: Model, features: Features) -> None:
     for table, of_groups in zip(model.tables, counts, strict=True):
         for group, count in of_groups.items():
             insert_counted(table, group, count or 0)
-    if all(count is not None for of_groups in counts for count in of_groups.values()):
+    if not any(None in of_groups.values() for of_groups in counts):
         return
-    size = model.conf.train.batch_rows
-    parameters = Parameters(model)
-    for window in windows(Source(model.conf, "train"), features):
-        for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
+    parameters, train = Parameters(model), Source(model.conf, "train")
+    for window in windows(train, features):
+        rows = np.arange(window.rows, dtype=np.uint32)
+        for batch in batches(window, rows, model.conf.train.batch_rows):
             parameters.find(batch, insert=True)
 
 
@@ -464,18 +466,14 @@ def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[No
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        event = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
-        if isinstance(error, EndedError):
-            event = PRUNED
-        is_sentence = isinstance(error, UserError | Stopped | EndedError)
+        event, reason = FAILED, f"{type(error).__name__}: {error}"
+        if isinstance(error, UserError | Stopped | EndedError):
+            reason = str(error)
+        if isinstance(error, KeyboardInterrupt | EndedError):
+            event = PRUNED if isinstance(error, EndedError) else STOPPED
         # Where the log cannot be written either, `error` is what is reported.
         with contextlib.suppress(Failure, OSError):
-            log.add(
-                event,
-                step=state.steps,
-                reason=str(error) if is_sentence else f"{type(error).__name__}: {error}",
-                timing=stopwatch.now(),
-            )
+            log.add(event, step=state.steps, reason=reason, timing=stopwatch.now())
             log.flush()
         raise
 

@@ -23,21 +23,11 @@ from tnctl.folders import Place
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked
 from tnctl.outputs import refuse_overlap
-from tnctl.ownership import (
-    CHECKPOINT,
-    EMBEDDINGS,
-    GRAPH,
-    LISTS,
-    RUN,
-    TENSORBOARD,
-    WORKER_LOGS,
-    WORKERS,
-    Claims,
-)
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
-from tnctl.training.report.report_document import LogLine, Report
+from tnctl.training.report.report_document import TENSORBOARD, LogLine, Report
 
 REPORT = "report.json"
 LOG = "log.jsonl"

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from tnctl import files
@@ -57,7 +56,7 @@ class PassSums:
         # Examples, and loss times examples: of the pass, and since the last line of the log.
         self._examples, self._losses = np.zeros(2, np.int64), np.zeros(2)
         clicks, others = self.auc.counts
-        self._arrays: dict[str, NDArray[Any]] = {
+        self._arrays: dict[str, Any] = {
             "clicks": clicks,
             "others": others,
             "examples": self._examples,
@@ -275,9 +274,7 @@ class PassPosition:
     def add(self, progress: Progress) -> None:
         """Take in what a worker trained."""
         if self._units is None:
-            self._position = replace(
-                self._position, window=progress.window, offset=progress.offset
-            )
+            self._position = replace(self._position, window=progress.window, offset=progress.offset)
         else:
             self._units.add(progress)
 

@@ -120,9 +120,9 @@ class Daily:
 
     def _shorten_record(self) -> None:
         """Drop what only the gate needs of days that are too old to be compared to."""
-        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
-        for number in with_rows[: -self.conf.gate.days]:
-            self.record[number] = self.record[number].summary()
+        with_rows = [i for i, entry in enumerate(self.record) if entry.statistics is not None]
+        for index in with_rows[: -self.conf.gate.days]:
+            self.record[index] = self.record[index].summary()
 
     def add_evicted(self, removed: dict[str, int]) -> None:
         """Record rows, by group, that were removed at the end of the day under way."""
@@ -158,11 +158,9 @@ class Daily:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
             independent = looked.examples / gate.label_effect(label, recent)
             clicks = looked.labels[label] * independent
-            known = [
-                number_of(entry.before or {}, "auc")
-                for entry in self.record[-self.conf.gate.days :]
-            ]
-            usual = [value for value in known if value is not None]
+            known = self.record[-self.conf.gate.days :]
+            aucs = (number_of(entry.before or {}, "auc") for entry in known)
+            usual = [value for value in aucs if value is not None]
             if gate.turned_round(auc, usual, clicks, independent - clicks):
                 findings.insert(0, gate.backwards(auc, usual))
         if findings and not self.accept:

@@ -218,7 +218,7 @@ class DayFigures:
     def _count_numbers(self, numbers: NDArray[np.float32]) -> None:
         for name, columns in self._numeric.items():
             values = numbers[:, columns]
-            is_there = values.any(axis=1)
+            is_there = np.asarray(values.any(axis=1))
             self._present[name] += int(is_there.sum())
             self._clusters.add(f"{COVERAGE} {name}", is_there, ~is_there)
             if name in self._layout.indicators:
@@ -341,8 +341,8 @@ def histogram_effect(sums: Sums) -> float:
 def length_effect(sums: Sums) -> float:
     """The design effect of a mean length, from the ids and the examples with any of each cluster.
 
-    It is n var(length) / length^2 of n ids, whose number varies as that of independent ones does
-    when it is 1. 0 when fewer than FEWEST_BLOCKS clusters have any.
+    It is n var(length) / length^2 of n ids, which vary in number as independent ones do when
+    it is 1. 0 when fewer than FEWEST_BLOCKS clusters have any.
     """
     sums = sums[sums.any(axis=1)]
     clusters = len(sums)
@@ -405,7 +405,7 @@ class Clusters:
     def effect(self, name: str, of: Callable[[Sums], float] = histogram_effect) -> float:
         """The design effect of a histogram or share, 1 or more; 1 where nothing was added.
 
-        With `length_effect` that of the mean length of examples that have any id.
+        With `length_effect`, of the mean length of examples that have any id.
         """
         if name not in self._sums:
             return 1.0

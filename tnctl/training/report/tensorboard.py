@@ -19,7 +19,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
-from tnctl.ownership import TENSORBOARD, Claims
+from tnctl.ownership import Claims
+from tnctl.training.report.report_document import TENSORBOARD
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model
