@@ -32,7 +32,7 @@ from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.tables import NotFiniteError
-from tnctl.training.signals import Signals
+from tnctl.training.workers import Signals
 
 
 @pytest.fixture

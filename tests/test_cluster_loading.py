@@ -16,7 +16,7 @@ from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.workers import follower
 from tnctl.manifest import DamagedError
 from tnctl.serving.rows import export as exporting
-from tnctl.training import resuming
+from tnctl.training import run
 
 STEPS = (9, 4)
 
@@ -111,7 +111,7 @@ def test_a_damaged_part_of_any_worker_is_passed_over(saved, tmp_path, capsys):
     content[-5] ^= 1
     (newer / entry.file).write_bytes(content)
     with cluster_in_one_process.following(conf, 3) as (node, errors):
-        checkpoint, _ = resuming.load_newest(
+        checkpoint, _ = run.load_newest(
             conf, open_checkpoint(str(newer)), ClusterProcesses(node).load
         )
     assert not errors

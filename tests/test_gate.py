@@ -19,7 +19,7 @@ from tnctl.model.parameters import Parameters
 from tnctl.schema import Gate
 from tnctl.tables.columns import hash_bytes, mix64
 from tnctl.training.days import day_figures, gate
-from tnctl.training.days.day_figures import DayFigures, Distinct, Repeats
+from tnctl.training.days.day_figures import DayFigures, DistinctEstimate, Repeats
 from tnctl.training.days.gate import findings, turned_round
 
 ROWS = 2000
@@ -363,7 +363,7 @@ def test_stability_index():
 
 def test_distinct_is_exact_then_estimated():
     for ids in (0, 1, 4095, 4096, 30_000, 300_000):
-        counted = Distinct()
+        counted = DistinctEstimate()
         hashes = mix64(np.arange(ids, dtype=np.uint64))
         for part in np.array_split(np.concatenate([hashes, hashes[: ids // 3]]), 7):
             counted.add(part)

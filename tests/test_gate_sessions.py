@@ -22,7 +22,7 @@ def effect_of(values, groups=None, window=700):
     for at in range(0, len(values), window):
         part = slice(at, at + window)
         clusters.begin(len(values[part]), None if groups is None else groups[part])
-        clusters.add_share("label", values[part].astype(float))
+        clusters.add("label", values[part], ~values[part])
     return clusters.effect("label")
 
 

@@ -17,7 +17,7 @@ from tnctl.data.day_records import DayRecord
 from tnctl.data.sources import Source
 from tnctl.data.unit_records import checksum, record_of
 from tnctl.errors import Failure, UserError
-from tnctl.training import resuming
+from tnctl.training import run
 from tnctl.training.plan import days_left
 
 GOLDEN = Path(__file__).parent / "golden/checkpoint"
@@ -278,15 +278,15 @@ def test_a_pass_under_way_resumes_where_conf_and_data_were_moved(project):
     names = ["data.train=*.csv"]
     then = Source(conf_of(project, *names), "train").fingerprints()
     whole = [dataclasses.replace(f, file=f"{project}/confs/{f.file}") for f in then]
-    resuming.check_data(conf_of(project, *names), checkpoint(whole))  # of an earlier tnctl
+    run.check_data(conf_of(project, *names), checkpoint(whole))  # of an earlier tnctl
     moved = project / "moved"
     moved.mkdir()
     for name in ("confs", "data"):
         shutil.move(project / name, moved / name)
-    resuming.check_data(conf_of(moved, *names), checkpoint(then))
+    run.check_data(conf_of(moved, *names), checkpoint(then))
     (moved / "data/train.csv").unlink()
     with pytest.raises(Failure, match=f"{moved}/confs/../data/train.csv is missing"):
-        resuming.check_data(conf_of(moved, "data.train=train.csv"), checkpoint(then[:1]))
+        run.check_data(conf_of(moved, "data.train=train.csv"), checkpoint(then[:1]))
 
 
 # ---- tnctl init --------------------------------------------------------------

@@ -284,7 +284,7 @@ def test_a_run_that_was_killed_ends_the_same(cli, runs, monkeypatch, when):
         if when == "before the fit":
             patch.setattr(platt_scaling, "fit", kill)
         elif when == "before the save":
-            patch.setattr(saving.recalibrating, "recalibrate", kill)
+            patch.setattr(saving, "recalibrate", kill)
         else:
             patch.setattr(platt_scaling, "fit", interrupted)
         if when == "a signal in the fit":

@@ -398,7 +398,7 @@ def test_other_files_are_refused(workspace, cli, at_step):
 
 @pytest.mark.long
 def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at_step):
-    from tnctl.training import resuming
+    from tnctl.training.run import WAY_ON
 
     saving = (*USUAL, "save.every_steps=4", "save.keep=0")
     at_step(22, kill)
@@ -409,10 +409,10 @@ def test_of_other_data_the_way_back_is_the_pass_before(usual, workspace, cli, at
     clicks.rename(workspace / "away.csv")
     done = train(cli, workspace, *saving, expected=1)
     assert "train.csv is missing, and training stopped in the middle of it. Put it" in done.last
-    assert done.last.endswith(resuming.WAY_ON)
+    assert done.last.endswith(WAY_ON)
     clicks.write_text(text)  # of another time
     assert train(cli, workspace, *saving, expected=1).last.endswith(
-        f"Put the old one back, or {resuming.WAY_ON}"
+        f"Put the old one back, or {WAY_ON}"
     )
     assert cli("rollback", "output=run", "step=12", cwd=workspace).code == 0
     done = train(cli, workspace, *saving)
@@ -615,7 +615,7 @@ def test_without_a_whole_checkpoint(stopped_copy, cli):
 
 def test_signals_in_another_thread_are_not_ours():
     """Whoever trains in a thread of their own program keeps their handlers."""
-    from tnctl.training.signals import Signals
+    from tnctl.training.workers import Signals
 
     handler, handlers = signal.getsignal(signal.SIGTERM), []
 

@@ -15,7 +15,7 @@ from test_daily import DAILY, TRAIN, report_of, write_days
 
 from tnctl import files
 from tnctl.checkpoint.load import digest, newest
-from tnctl.training import resuming, run_folder
+from tnctl.training import run_folder
 
 SAVING = ("save.keep=0", "save.full_every=2", "train.tensorboard=true")
 STEPS = {1: "step-0000000004", 2: "step-0000000008", 3: "step-0000000012", 4: "step-0000000016"}
@@ -180,7 +180,7 @@ def killed_at(call, folder):
             setattr(files, name, counted(getattr(files, name)))
         os.chdir(folder)
         try:
-            resuming.roll_back("run", None, "2024-01-02")
+            run_folder.roll_back("run", None, "2024-01-02")
             os._exit(0)
         finally:
             os._exit(1)
@@ -217,7 +217,7 @@ def test_a_url_and_no_tensorflow(four):
         "assert 'tensorflow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=four, check=True)
-    content, moved = resuming.roll_back("memory://models/run", 8, None)
+    content, moved = run_folder.roll_back("memory://models/run", 8, None)
     assert content.step == 8 and len(moved) == 2
     names = {
         re.sub(".*models/", "", name)

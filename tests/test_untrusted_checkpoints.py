@@ -22,7 +22,7 @@ from tnctl.manifest import DamagedError
 from tnctl.model import recipes
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Slot
-from tnctl.training import resuming
+from tnctl.training import run
 
 # deepfm, and a file that tells that the code was run.
 CODE = """\
@@ -335,7 +335,7 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
     """Names of data that is gone, and of days, which take the place of {day}."""
     urls = []
     monkeypatch.setattr(files, "exists", lambda url: urls.append(url) or True)
-    monkeypatch.setattr(resuming, "conf_of_day", lambda conf, _: conf)
+    monkeypatch.setattr(run, "conf_of_day", lambda conf, _: conf)
 
     def absent(*_):
         raise files.AbsentError("data.train matches no file")
@@ -348,9 +348,7 @@ def test_other_urls_of_a_checkpoint_are_not_opened(monkeypatch):
         step=1,
     )
     with pytest.raises(files.AbsentError):
-        resuming.check_data(
-            Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint
-        )
+        run.check_data(Conf(recipe={"name": "lr"}, slots={"a": Slot()}, output="run"), checkpoint)
     assert urls == ["https://h/a.csv", "a.csv"]
     assert not is_day("2024::reference::x")
 

@@ -21,7 +21,7 @@ def run(given: list[str]) -> int:
     refuse_if(len(taken) != 1, "give either step=N or day=DAY: which checkpoint to go back to")
     step = arguments.count(taken, "step", 0) if "step" in taken else None
     from tnctl.progress import say
-    from tnctl.training.resuming import roll_back
+    from tnctl.training.run_folder import roll_back
 
     checkpoint, moved = roll_back(output, step, taken.get("day"))
     for folder in moved:

@@ -25,7 +25,7 @@ from tnctl.model.parameter_tables import Recalibration
 from tnctl.progress import Display, say, waiting
 from tnctl.schema import Conf, Slot
 from tnctl.tables import columns as c_columns
-from tnctl.training import recalibrating
+from tnctl.training import schedule
 from tnctl.training.report.report_document import BaselineFigures
 
 if TYPE_CHECKING:  # it imports TensorFlow
@@ -123,7 +123,7 @@ def _measured(
             continue
         with waiting(f"evaluating the baseline on data.{split}"):
             examples = scored(split)
-            if recalibrating.is_wanted(conf) and split == "validation":
+            if schedule.recalibrates(conf) and split == "validation":
                 try:
                     recalibration = platt_scaling.fit(examples.of_head(0))
                 except NoFitError as error:

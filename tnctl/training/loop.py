@@ -7,23 +7,171 @@ trained one after the other by tnctl/training/days/daily.py.
 
 import time
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tnctl.checkpoint.document import Epoch, Evaluation, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import label_keys
+from tnctl.data.day_records import DayRecord
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.split_scoring import labelled_heads
 from tnctl.schema import AUTO, Conf, Data, Train
-from tnctl.training import events, schedule
-from tnctl.training.events import Event, Events, PassUnderWay
+from tnctl.training import schedule
 from tnctl.training.schedule import factor, is_crossed
 from tnctl.training.state import PassSums, RunState, has_classes
-from tnctl.training.workers import Workers
+from tnctl.training.workers import Batches, SplitMetrics, Workers
 
 MANY = 100_000  # examples after which labels of one class are probably a mistake
+
+
+class EndedError(Exception):
+    """Raised by an observer that ends the run, with its reason: this is no failure."""
+
+
+@dataclass
+class PassUnderWay:
+    """A pass over the training data, as far as this process has trained it."""
+
+    epoch: int
+    title: str
+    sums: PassSums
+    batches: Batches
+    rows: int | None
+    """the rows of the whole pass, if known"""
+    rows_are_estimated: bool
+    examples_at_start: int
+    """examples trained before this process resumed the pass"""
+    started: float = field(default_factory=time.perf_counter)
+    seconds_paused: float = 0.0
+    """spent between steps: evaluations and checkpoints"""
+    rate_factor: float = 1.0
+
+    @property
+    def examples(self) -> int:
+        """The examples that this process trained on."""
+        return self.sums.examples - self.examples_at_start
+
+    @property
+    def seconds_training(self) -> float:
+        return time.perf_counter() - self.started - self.seconds_paused
+
+    @property
+    def speed(self) -> float:
+        """Examples that this process trained on, per second."""
+        return self.examples / self.seconds_training
+
+    @property
+    def waited(self) -> float:
+        """The share of the time that was spent waiting for data; the rest was spent in steps."""
+        return min(self.batches.seconds_waited / self.seconds_training, 1)
+
+
+@dataclass(frozen=True)
+class DayLooked:
+    """The model was evaluated on a day that it will be trained on."""
+
+    record: DayRecord
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DayStarts:
+    """The passes over a day begin, or are resumed; `conf` reads the files of that day."""
+
+    conf: Conf
+
+
+@dataclass(frozen=True)
+class PassStarts:
+    current: PassUnderWay
+
+
+@dataclass(frozen=True)
+class BetweenSteps:
+    """The next batch is ready, and nothing of it is trained yet."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    current: PassUnderWay
+    index: int
+    """of the step, among those of this pass that this process trained"""
+
+
+@dataclass(frozen=True)
+class LabelsEqual:
+    """A label has one value in many rows; `source` is where it comes from, in keys of the conf."""
+
+    source: str
+    only: float
+    where: str
+    """which rows these are, in words"""
+
+
+@dataclass(frozen=True)
+class PassTrained:
+    """The last step of a pass is done; its evaluation is still to come."""
+
+    current: PassUnderWay
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """data.validation was evaluated."""
+
+    evaluation: Evaluation
+    measured: SplitMetrics
+    is_best: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RowsEvicted:
+    """The rules for the end of a day or epoch were applied: rows removed, by share group."""
+
+    removed: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PassEnds:
+    """`is_last`: of its day, or of the run."""
+
+    figures: Epoch
+    stops_early: bool
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class DayEnds:
+    record: DayRecord
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A signal arrived: the steps done must be saved now, before the loop waits for data again."""
+
+
+Event = (
+    DayLooked
+    | DayStarts
+    | PassStarts
+    | BetweenSteps
+    | StepDone
+    | LabelsEqual
+    | PassTrained
+    | Evaluated
+    | RowsEvicted
+    | PassEnds
+    | DayEnds
+    | Interrupted
+)
+Events = Generator[Event, None, None]
+
+
+# ---- The loop ------------------------------------------------------------------
 
 
 def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
@@ -41,9 +189,9 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
                 yield from _further_labels_equal(conf.data, workers)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         of_day = state.position.day is not None
-        ends = schedule.passes_end(conf.train, epoch, figures.examples, of_day=of_day)
+        ends = epoch >= schedule.most_passes(conf.train, figures.examples, of_day=of_day)
         if not of_day or ends:
-            yield events.RowsEvicted(workers.end_of_period())
+            yield RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
             if not state.evaluations or state.evaluations[-1].step != state.steps:
                 yield _evaluate(conf, state, workers)
@@ -52,7 +200,7 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
         state.position = Position(state.position.day, epoch, passes=state.position.passes + 1)
         state.sums, state.data = None, []
         stops = state.stopping.stops(conf.evaluation.patience)
-        yield events.PassEnds(figures, stops and not ends, is_last=stops or ends)
+        yield PassEnds(figures, stops and not ends, is_last=stops or ends)
         if stops or ends:
             return
 
@@ -74,7 +222,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
             yield from _train_batches(conf, state, workers, current)
         except Stopped:
             # Before the reader is closed, for reading may hang, and closing it waits for it.
-            yield events.Interrupted()
+            yield Interrupted()
             raise
     workers.settle(state)
     return Epoch(
@@ -100,7 +248,7 @@ def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Ep
                 "mend it, or name another"
             )
         # A day may have one class alone.
-        yield events.LabelsEqual(source, only, f"all {figures.examples:,} rows of {figures.day}")
+        yield LabelsEqual(source, only, f"all {figures.examples:,} rows of {figures.day}")
 
 
 def _further_labels_equal(data: Data, workers: Workers) -> Events:
@@ -109,11 +257,11 @@ def _further_labels_equal(data: Data, workers: Workers) -> Events:
     for head, (_, _, column) in enumerate(labelled_heads(workers.model)):
         if head > 0 and (only := seen.only(column)) is not None:
             where = f"all {seen.rows:,} rows that this process trained"
-            yield events.LabelsEqual(_source_of_label(data, workers, head), only, where)
+            yield LabelsEqual(_source_of_label(data, workers, head), only, where)
 
 
 def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
-    """Where the label of a head comes from, as the conf says it; the main head is 0."""
+    """Where the label of a head comes from, in keys of the conf; the main head is 0."""
     _, _, column = labelled_heads(workers.model)[head]
     key, label = list(label_keys(data).items())[column]
     source = f"{key}.column={label.column}"
@@ -123,14 +271,12 @@ def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
 
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
-    yield events.PassStarts(current)
-    batches, number, earlier = current.batches, 0, state.steps - 1
+    yield PassStarts(current)
+    batches, index, earlier = current.batches, 0, state.steps - 1
     every, tried = conf.evaluation.every_steps, None
-    if state.epochs and schedule.second_pass_is_tried(
-        conf.train, state.position.epoch, state.epochs[0].examples
-    ):
-        of_pass = state.epochs[0].step - state.first_step
-        tried = state.epochs[0].step + max(of_pass // schedule.TRIED, 1)
+    if state.epochs:
+        passes = state.position.epoch
+        tried = schedule.tried_step(conf.train, passes, state.epochs[0], state.first_step)
     # What is due between two steps waits until the second has its batch; after the last step of a
     # pass, the end of the pass does it.
     while batches.wait():
@@ -139,7 +285,7 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         if is_tried or _evaluation_is_due(every, state, earlier):
             yield _evaluate(conf, state, workers)
         earlier = state.steps
-        yield events.BetweenSteps()
+        yield BetweenSteps()
         current.seconds_paused += time.perf_counter() - paused
         if is_tried and state.stopping.without:
             state.stopping.give_up(conf.evaluation)
@@ -154,15 +300,15 @@ def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassU
         examples = current.sums.examples
         batches.train(current.rate_factor, current.sums)
         state.steps, state.position = workers.steps, batches.position
-        yield events.StepDone(current, number)
+        yield StepDone(current, index)
         is_first_pass = state.position.epoch == 0 and state.position.day is None
         if is_first_pass and examples < MANY <= current.sums.examples:
             only = current.sums.only_label
             if only is not None:
                 where = f"the first {current.sums.examples:,} rows"
-                yield events.LabelsEqual(_source_of_label(conf.data, workers), only, where)
-        number += 1
-    yield events.PassTrained(current)
+                yield LabelsEqual(_source_of_label(conf.data, workers), only, where)
+        index += 1
+    yield PassTrained(current)
 
 
 def _share_of_pass(conf: Conf, state: RunState, rows: int | None) -> float:
@@ -203,7 +349,7 @@ def _evaluation_is_due(every_steps: int | None, state: RunState, earlier: int) -
     return state.steps > (state.evaluations[-1].step if state.evaluations else state.first_step)
 
 
-def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated:
+def _evaluate(conf: Conf, state: RunState, workers: Workers) -> Evaluated:
     """Evaluate on data.validation, and record the result in the state."""
     started = time.perf_counter()
     workers.settle(state)
@@ -224,4 +370,4 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> events.Evaluated
         step=state.steps, epoch=state.position.epoch + 1, validation=scalars(measured.metrics)
     )
     state.evaluations.append(evaluation)
-    return events.Evaluated(evaluation, measured, is_best, time.perf_counter() - started)
+    return Evaluated(evaluation, measured, is_best, time.perf_counter() - started)

@@ -21,10 +21,23 @@ from tnctl.model.parameter_tables import total_bytes, total_rows
 from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
-from tnctl.training import events, row_life, schedule
-from tnctl.training.events import Event, PassUnderWay
+from tnctl.training import row_life, schedule
+from tnctl.training.loop import (
+    BetweenSteps,
+    DayEnds,
+    DayLooked,
+    Evaluated,
+    Event,
+    LabelsEqual,
+    PassEnds,
+    PassStarts,
+    PassTrained,
+    PassUnderWay,
+    RowsEvicted,
+    StepDone,
+)
 from tnctl.training.report.tensorboard import EventFile
-from tnctl.training.report.worker_figures import KINDS, WorkerFigures, WorkerSums
+from tnctl.training.report.worker_figures import KINDS, WorkerSums
 from tnctl.training.run_folder import TENSORBOARD, Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
@@ -59,11 +72,11 @@ class Stopwatch:
     def see(self, event: Event) -> None:
         """Add the seconds of an event."""
         match event:
-            case events.DayLooked(seconds=seconds):
+            case DayLooked(seconds=seconds):
                 self.evaluating += seconds
-            case events.Evaluated(measured=measured):
+            case Evaluated(measured=measured):
                 self.evaluating += measured.seconds
-            case events.PassTrained(current=current):
+            case PassTrained(current=current):
                 self.waiting += current.batches.seconds_waited
                 self.training += current.seconds_training
                 self.examples += current.examples
@@ -162,49 +175,47 @@ def _listed(shares: Sequence[float]) -> str:
 
 def scalars_of(sums: WorkerSums) -> dict[str, float]:
     """Numbers of each worker and server by tags such as `cluster_exchange_share/worker_0`."""
-    of_workers = {**_by_process(sums.workers), "awaited_seconds": sums.exchanged.awaited.tolist()}
+    scalars: dict[str, float] = {}
+    servers = [process for process in sums.processes if process.role == "server"]
+    for role, processes in (("worker", sums.workers), ("server", servers)):
+        for rank, process in enumerate(processes):
+            shares = {f"{kind}_share": getattr(process, f"{kind}_seconds") for kind in KINDS}
+            figures = {name: process.share(seconds) for name, seconds in shares.items()}
+            figures["bytes_per_second"] = process.bytes_per_second
+            scalars |= {f"cluster_{name}/{role}_{rank}": figures[name] for name in figures}
+    of_workers = {"awaited_seconds": sums.exchanged.awaited.tolist()}
     if stale := sums.exchanged.staleness():
         of_workers |= {
             "staleness_mean": [worker.mean for worker in stale],
             "staleness_max": [worker.max for worker in stale],
             "ahead": [worker.ahead for worker in stale],
         }
-    servers = [process for process in sums.processes if process.role == "server"]
-    return {**_tagged(of_workers, "worker"), **_tagged(_by_process(servers), "server")}
-
-
-def _by_process(figures: Sequence[WorkerFigures]) -> dict[str, Sequence[float]]:
-    shares = {
-        f"{kind}_share": [process.share(getattr(process, f"{kind}_seconds")) for process in figures]
-        for kind in KINDS
-    }
-    return {**shares, "bytes_per_second": [process.bytes_per_second for process in figures]}
-
-
-def _tagged(figures: dict[str, Sequence[float]], kind: str) -> dict[str, float]:
-    return {
-        f"cluster_{name}/{kind}_{number}": value
-        for name, values in figures.items()
-        for number, value in enumerate(values)
+    return scalars | {
+        f"cluster_{name}/worker_{rank}": value
+        for name, values in of_workers.items()
+        for rank, value in enumerate(values)
     }
 
 
+@dataclass
 class Screen:
     """A display of each pass, and lines for rows evicted, equal labels and stopping early."""
 
-    def __init__(self, conf: Conf, state: RunState, workers: Workers, watch: WorkerWatch) -> None:
-        self._monitor, self._state, self._workers = conf.evaluation.monitor, state, workers
-        self._is_watched = schedule.matters(conf)
-        self._watch = watch
-        # A trial of a search has the passes of the search, and days have theirs.
-        self._goes_on = conf.evaluation.test and not daily(conf)
+    conf: Conf
+    state: RunState
+    workers: Workers
+    watch: WorkerWatch
+
+    def __post_init__(self) -> None:
+        self._monitor = self.conf.evaluation.monitor
         self._displays = ExitStack()
         self._display: Display | None = None
 
     def see(self, event: Event) -> None:
         """Show an event."""
+        stopping = self.state.stopping
         match event:
-            case events.PassStarts(current=current):
+            case PassStarts(current=current):
                 display = Display(
                     current.title,
                     current.rows,
@@ -212,60 +223,61 @@ class Screen:
                     current.examples_at_start,
                 )
                 self._display = self._displays.enter_context(display)
-                self._watch.start_pass()
-            case events.StepDone(current=current, number=number):
-                if number % STEPS_BETWEEN_UPDATES == 0:
-                    self._update(current, self._watch.now(), self._validation())
-            case events.LabelsEqual(source=source, only=only, where=where):
+                self.watch.start_pass()
+            case StepDone(current=current, index=index):
+                if index % STEPS_BETWEEN_UPDATES == 0:
+                    self._update(current, self.watch.now(), self._validation())
+            case LabelsEqual(source=source, only=only, where=where):
                 say(
                     f"warning: with {source} the label is {only:g} in {where}. `tnctl check` shows "
                     "what the column has"
                 )
-            case events.PassTrained(current=current):
-                self._update(current, self._watch.of_pass()).finish()
+            case PassTrained(current=current):
+                self._update(current, self.watch.of_pass(), {}).finish()
                 self.close()
-            case events.Evaluated(measured=measured):
+            case Evaluated(measured=measured):
                 show_metrics(measured)
-                if measured.metrics.get(self._monitor, 0.0) is None and self._is_watched:
+                is_undefined = measured.metrics.get(self._monitor, 0.0) is None
+                if is_undefined and schedule.matters(self.conf):
                     say(
                         f"evaluation.monitor={self._monitor} is undefined on these examples: this "
                         "evaluation counts neither as better nor as worse"
                     )
-            case events.RowsEvicted(removed=removed) if count := sum(removed.values()):
-                rows = total_rows(self._workers.figures())
+            case RowsEvicted(removed=removed) if count := sum(removed.values()):
+                rows = total_rows(self.workers.figures())
                 say(f"{count:,} rows were evicted; {rows:,} remain")
-            case events.PassEnds(figures=epoch, is_last=True, stops_early=False) if (
-                self._state.stopping.best_step == epoch.step and self._goes_on
+            case PassEnds(stops_early=True):
+                say(
+                    f"stopped early: {stopping.without} evaluations without a better "
+                    f"{self._monitor} than {stopping.best:.5f}"
+                )
+            # A trial of a search has the passes of the search, and days have theirs.
+            case PassEnds(figures=epoch, is_last=True) if (
+                stopping.best_step == epoch.step
+                and self.conf.evaluation.test
+                and not daily(self.conf)
             ):
                 say(
                     f"the last pass was the best by {self._monitor}, so more may be better: the "
                     f"same command with train.epochs={epoch.epoch + 5} goes on"
-                )
-            case events.PassEnds(stops_early=True):
-                stopping = self._state.stopping
-                say(
-                    f"stopped early: {stopping.without} evaluations without a better "
-                    f"{self._monitor} than {stopping.best:.5f}"
                 )
 
     def close(self) -> None:
         """Leave the terminal without a display."""
         self._displays.close()
 
-    def _update(
-        self, current: PassUnderWay, of_workers: str, more: dict[str, str] | None = None
-    ) -> Display:
+    def _update(self, current: PassUnderWay, of_workers: str, more: dict[str, str]) -> Display:
         assert self._display is not None
-        shown_now = figures(current, self._workers) | (more or {})
+        shown_now = figures(current, self.workers) | more
         self._display.update(current.sums.examples, shown_now, of_workers)
         return self._display
 
     def _validation(self) -> dict[str, str]:
         """The monitored metric at the last evaluation, if there was one."""
-        evaluations = self._state.evaluations
-        if not evaluations:
-            return {}
-        return {f"validation {self._monitor}": shown(evaluations[-1].figure(self._monitor), 4)}
+        return {
+            f"validation {self._monitor}": shown(evaluation.figure(self._monitor), 4)
+            for evaluation in self.state.evaluations[-1:]
+        }
 
 
 def show_metrics(measured: SplitMetrics) -> None:
@@ -276,97 +288,87 @@ def show_metrics(measured: SplitMetrics) -> None:
 
 def figures(current: PassUnderWay, workers: Workers) -> dict[str, str]:
     """The pass so far, as the display shows it."""
-    seconds, sums = current.seconds_training, current.sums
-    tables = workers.figures()
+    sums, tables = current.sums, workers.figures()
     return {
         "examples": f"{sums.examples:,}",
-        "examples/s": f"{current.examples / seconds:,.0f}",
+        "examples/s": f"{current.speed:,.0f}",
         "loss": f"{sums.loss:.4f}",
         **({"auc": shown(sums.area(), 4)} if sums.classes else {}),
         "rows": f"{total_rows(tables):,} ({size(total_bytes(tables))})",
         **row_life.totals(workers.model.layout, tables),
-        # The share of the time that was spent waiting for data; the rest was spent in steps.
-        "waited": f"{min(current.batches.seconds_waited / seconds, 1):.0%}",
+        "waited": f"{current.waited:.0%}",
         **({} if current.rate_factor == 1 else {"rate": f"× {current.rate_factor:.4g}"}),
     }
 
 
+@dataclass
 class Recorder:
     """Lines of log.jsonl, and TensorBoard's event files where the conf asks for them."""
 
-    def __init__(
-        self,
-        state: RunState,
-        workers: Workers,
-        log: Log,
-        stopwatch: Stopwatch,
-        watch: WorkerWatch,
-        event_files: EventFile | None,
-    ) -> None:
-        self._state, self._workers, self._watch = state, workers, watch
-        self._log, self._stopwatch, self._event_files = log, stopwatch, event_files
-        self._looked_at = state.steps
+    state: RunState
+    workers: Workers
+    log: Log
+    stopwatch: Stopwatch
+    watch: WorkerWatch
+    event_files: EventFile | None
+
+    def __post_init__(self) -> None:
+        self._looked_at = self.state.steps
 
     def see(self, event: Event) -> None:
         """Record an event."""
+        steps, event_files = self.state.steps, self.event_files
         match event:
-            case events.StepDone(current=current):
-                earlier, self._looked_at = self._looked_at, self._state.steps
-                if logged(self._state.steps, earlier):
+            case DayLooked(record=record) if event_files is not None and record.before is not None:
+                event_files.metrics(steps, record.before, "next_day")
+            case StepDone(current=current):
+                earlier, self._looked_at = self._looked_at, steps
+                if logged(steps, earlier):
                     self._record_steps(current)
-            case events.Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
-                timing = {**self._stopwatch.now(), "evaluation_seconds": round(seconds, 3)}
+            case Evaluated(evaluation=evaluation, is_best=is_best, seconds=seconds):
+                timing = {**self.stopwatch.now(), "evaluation_seconds": round(seconds, 3)}
                 fields = documents.plain(evaluation)
-                self._log.add("evaluation", **fields, better=is_best, timing=timing)
-                self._log.flush()
-            case events.PassEnds(figures=epoch):
-                timing = self._stopwatch.timing() | self._watch.pass_record
-                self._log.add("epoch", **documents.plain(epoch), timing=timing)
-            case events.DayEnds(record=record):
-                fields = {"step": self._state.steps, **documents.plain(record)}
-                self._log.add("day", **fields, timing=self._stopwatch.timing())
-        if self._event_files is not None:
-            self._write_events(self._event_files, event)
+                self.log.add("evaluation", **fields, better=is_best, timing=timing)
+                self.log.flush()
+                if event_files is not None:
+                    event_files.metrics(steps, evaluation.validation)
+                    event_files.weights(steps, self.workers.model)
+                    event_files.flush()
+            case PassEnds(figures=epoch):
+                timing = self.stopwatch.timing() | self.watch.pass_record
+                self.log.add("epoch", **documents.plain(epoch), timing=timing)
+                if event_files is not None:
+                    event_files.flush()
+            case DayEnds(record=record):
+                timing = self.stopwatch.timing()
+                self.log.add("day", step=steps, **documents.plain(record), timing=timing)
 
     def _record_steps(self, current: PassUnderWay) -> None:
         """A line about the steps since the one before."""
-        seconds, sums = current.seconds_training, current.sums
         values = {
-            "loss": sums.loss_since(),
-            "running_auc": sums.area(),
+            "loss": current.sums.loss_since(),
+            "running_auc": current.sums.area(),
             "rate_factor": current.rate_factor,
-            "rows": total_rows(self._workers.figures()),
+            "rows": total_rows(self.workers.figures()),
         }
-        speed = current.examples / seconds
-        self._log.add(
+        speed = current.speed
+        self.log.add(
             "step",
-            step=self._state.steps,
+            step=self.state.steps,
             epoch=current.epoch + 1,
-            examples=sums.examples,
+            examples=current.sums.examples,
             **values,
             timing={
-                **self._stopwatch.now(),
+                **self.stopwatch.now(),
                 "examples_per_second": round(speed, 1),
-                "input_wait_share": round(min(current.batches.seconds_waited / seconds, 1), 4),
-                **self._watch.since_line(),
+                "input_wait_share": round(current.waited, 4),
+                **self.watch.since_line(),
             },
         )
-        if self._event_files is not None:
+        if self.event_files is not None:
             values["examples_per_second"] = speed
             scalars = {f"train/{key}": value for key, value in values.items() if value is not None}
-            self._event_files.scalars(self._state.steps, scalars | self._watch.scalars)
-
-    def _write_events(self, event_files: EventFile, event: Event) -> None:
-        steps = self._state.steps
-        match event:
-            case events.DayLooked(record=record) if record.before is not None:
-                event_files.metrics(steps, record.before, "next_day")
-            case events.Evaluated(evaluation=evaluation):
-                event_files.metrics(steps, evaluation.validation)
-                event_files.weights(steps, self._workers.model)
-                event_files.flush()
-            case events.PassEnds():
-                event_files.flush()
+            self.event_files.scalars(self.state.steps, scalars | self.watch.scalars)
 
 
 def logged(steps: int, earlier: int) -> bool:
@@ -385,19 +387,17 @@ class Profiler:
         self._looked_at = state.steps
         self._folder: files.TemporaryFolder | None = None  # while the profiler runs
 
-    def see(self, event: events.Event) -> None:
+    def see(self, event: Event) -> None:
         """Start or stop the profiler."""
         match event:
-            case events.BetweenSteps() if self._is_due():
-                self._folder = files.TemporaryFolder("profile")
-                with files.translated(self._url, "written"):
-                    tf.profiler.experimental.start(self._folder.name)
-            case events.StepDone() if self._state.steps >= self._last:
+            case BetweenSteps():
+                earlier, self._looked_at = self._looked_at, self._state.steps + 1
+                if earlier < self._first <= self._looked_at:
+                    self._folder = files.TemporaryFolder("profile")
+                    with files.translated(self._url, "written"):
+                        tf.profiler.experimental.start(self._folder.name)
+            case StepDone() if self._state.steps >= self._last:
                 self.close()
-
-    def _is_due(self) -> bool:
-        earlier, self._looked_at = self._looked_at, self._state.steps + 1
-        return earlier < self._first <= self._looked_at
 
     def close(self) -> None:
         """Write the profile of the steps so far, if the profiler runs."""

@@ -36,7 +36,7 @@ from tnctl.masking import bare
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import AUTO, Conf
-from tnctl.training import baseline, recalibrating, row_life, run_folder, schedule
+from tnctl.training import baseline, row_life, run_folder, schedule
 from tnctl.training.report.report_document import Report
 from tnctl.training.run_folder import NOT_COMPARED
 from tnctl.training.state import FROM_SCRATCH
@@ -232,7 +232,7 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
 def check_rules(conf: Conf) -> None:
     """Refuse a conf whose sections do not go together in training. Raises UserError."""
     row_split.check(conf.data)
-    for rules in (schedule, recalibrating, row_life):
+    for rules in (schedule, row_life):
         rules.check(conf)
 
 

@@ -62,10 +62,10 @@ def remove_rows(model: ParameterTables) -> dict[str, int]:
         if not layout.removes:
             continue
         groups = layout.groups
-        earlier = {name: table.figures(number).evicted for name, number in groups.items()}
+        earlier = {name: table.figures(group).evicted for name, group in groups.items()}
         table.evict()
-        for name, number in groups.items():
-            removed[name] = table.figures(number).evicted - earlier[name]
+        for name, group in groups.items():
+            removed[name] = table.figures(group).evicted - earlier[name]
     return removed
 
 

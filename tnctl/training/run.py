@@ -3,23 +3,29 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 import numpy as np
 
 from tnctl import files
-from tnctl.checkpoint.chain import Checkpoint
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
 from tnctl.data import statistics
 from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import chosen, sized
 from tnctl.data.batches import batches
+from tnctl.data.day_records import DayRecord, Fingerprint
 from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import Failure, Stopped, UserError
+from tnctl.errors import Failure, Stopped, UserError, quoted
 from tnctl.evaluation.split_scoring import features_of
+from tnctl.file_urls import is_plain
+from tnctl.manifest import DamagedError
+from tnctl.masking import bare, is_masked
 from tnctl.model import recipes
 from tnctl.model.building import Model, bfloat16_advice, enable_determinism
 from tnctl.model.parameters import Parameters
@@ -28,11 +34,11 @@ from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
 from tnctl.tables import SlotPlan, SparseTable, Workspace
-from tnctl.training import events, resuming, run_folder
 from tnctl.training import plan as plans
+from tnctl.training import run_folder, schedule
 from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
-from tnctl.training.loop import train_passes
+from tnctl.training.loop import EndedError, train_passes
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.final_report import write_report
@@ -41,12 +47,16 @@ from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.row_life import table_words
 from tnctl.training.run_folder import FAILED, PRUNED, STOPPED, Log
 from tnctl.training.saving import Checkpoints
-from tnctl.training.signals import Signals
-from tnctl.training.state import RunState
+from tnctl.training.state import FROM_SCRATCH, RunState, saved_sums
 from tnctl.training.warm import warm_start
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.workers import OneProcess, Workers
+from tnctl.training.workers import OneProcess, Signals, Workers
 
+# What the user can do when the data of the pass under way is not available unchanged.
+WAY_ON = (
+    "go back to a checkpoint at the end of a pass (tnctl checkpoint list, tnctl rollback), or "
+    f"{FROM_SCRATCH}"
+)
 IDS_AT_A_TIME = 1 << 20
 
 
@@ -89,7 +99,7 @@ def train(
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """A run that is ready to be trained. `checkpoint` is the one that it is resumed from.
 
     `timing` is its report's, if it is finished and gets a baseline only.
@@ -115,7 +125,7 @@ class Run:
             workers = self.processes.workers(conf, self.model, state.steps, signals)
             del self.model  # the best one may take its place
             checkpoints = Checkpoints(
-                conf, state, workers, self.log, signals, self.stopwatch, golden, self.checkpoint
+                conf, state, workers, self.log, self.stopwatch, golden, self.checkpoint
             )
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
@@ -170,7 +180,7 @@ class Run:
 
 def begin_run(
     conf: Conf, processes: OneProcess, overwrite: bool, accept: bool, stopwatch: Stopwatch
-) -> Run:
+) -> TrainingRun:
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm_start.begin(conf)
@@ -180,12 +190,8 @@ def begin_run(
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
-        days = None
-        if daily(conf):
-            days = Daily(conf, record, days_left(conf, record, accept), accept)
-        conf = with_batch_size(conf, days)
-        # What is measured on the first day is valid for all days.
-        of_first_day = conf_of_day(conf, None if days is None else days.first)
+        left = days_left(conf, record, accept) if daily(conf) else []
+        conf, of_first_day = with_batch_size(conf, record, left)
         model = new_model(conf, processes, start, of_first_day)
     if (advice := bfloat16_advice(conf.train, sum(model.dense.sizes))) is not None:
         say(advice)
@@ -197,26 +203,28 @@ def begin_run(
                 next(windows(Source(of_first_day, split), features_of(conf, model)), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
         claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+    days = Daily(conf, record, left, accept) if daily(conf) else None
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
         state.steps, state.warm = start.checkpoint.step, start.report
         state.clock_days = list(start.checkpoint.clock.days)
-    return Run(conf, processes, model, state, days, claims, log, stopwatch)
+    return TrainingRun(conf, processes, model, state, days, claims, log, stopwatch)
 
 
 def resume_run(
     plan: Plan, newest: Checkpoint, processes: OneProcess, accept: bool, stopwatch: Stopwatch
-) -> Run:
+) -> TrainingRun:
     """The run of an output in the state of its newest checkpoint that is whole."""
-    conf, days = plan.conf, None
-    if daily(conf):
-        days = Daily(conf, newest.days, plan.left, accept)
     # An imported checkpoint may leave its batch size open too.
-    conf = with_batch_size(conf, days)
-    checkpoint, model = resuming.load_newest(conf, newest, processes.load, plan.damaged)
-    if days is not None and checkpoint.folder != newest.folder:
-        days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
+    conf, _ = with_batch_size(plan.conf, newest.days, plan.left)
+    checkpoint, model = load_newest(conf, newest, processes.load, plan.damaged)
+    days: Daily | None = None
+    left: Sequence[str] = plan.left
+    if daily(conf):
+        if checkpoint.folder != newest.folder:
+            left = days_left(conf, checkpoint.days, accept)
+        days = Daily(conf, checkpoint.days, left, accept)
     say(f"resuming from {checkpoint.folder}")
     claims = run_folder.claims_of(conf.output)
     more = has_more_passes(conf, checkpoint)
@@ -228,32 +236,145 @@ def resume_run(
     if more:
         log.go_on()
     stopwatch.earlier = log.earlier_seconds
-    state = resuming.state_of(conf, checkpoint, more)
+    state = state_of(conf, checkpoint, more)
     if days is not None:
         state.days, state.trained = days.record, not days.left
     # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
-    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
+    return TrainingRun(
+        conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing
+    )
 
 
-def with_batch_size(conf: Conf, days: Daily | None) -> Conf:
-    """A conf with the batch size that it gives, or else with one that fits its data.
+def load_newest(
+    conf: Conf,
+    checkpoint: Checkpoint,
+    load: Callable[[Checkpoint, Conf], Model],
+    damaged: Sequence[str] = (),
+) -> tuple[Checkpoint, Model]:
+    """The checkpoint to resume from, `checkpoint` or an older one, and its model.
 
-    `days` get the same: they evaluate the model with it.
+    When its files are damaged the one before is taken, and so on, and that is reported; those that
+    are passed over, and newer ones that are `damaged`, are moved to `damaged` under the output.
+    Raises Failure when none is left, or when data has changed in the middle of which training was
+    stopped.
     """
-    if conf.train.batch_size is not None:
-        return conf
-    with waiting("counting the rows of data.train"):
-        choice = chosen(conf_of_day(conf, None if days is None else days.first))
-    say(choice.sentence)
-    conf = sized(conf, choice.batch_size)
-    if days is not None:
-        days.conf = conf
-    return conf
+    damage: DamagedError | None = None
+    passed = list(damaged)
+    for folder in newest_first(files.join(conf.output, CHECKPOINTS)):
+        if folder <= checkpoint.folder:
+            try:
+                candidate = open_checkpoint(folder)
+                check_data(conf, candidate)
+                saved_sums(candidate, classes=True)  # damage must be found before `passed` is
+                model = load(candidate, conf)
+            except DamagedError as error:
+                say(str(error))
+                damage = damage or error
+            else:
+                for unusable in passed:
+                    run_folder.report_set_aside(conf.output, unusable)
+                return candidate, model
+            passed.append(folder)
+    assert damage is not None
+    raise plans.nothing_whole(conf.output, damage)
+
+
+def check_data(conf: Conf, checkpoint: Checkpoint) -> None:
+    """Raise Failure when data has changed in the middle of which a checkpoint was saved.
+
+    Data of completed passes is not read again, and may change.
+    """
+    if not checkpoint.data:
+        return
+    # An earlier tnctl named the files of a glob by whole paths.
+    source = Source(conf, "train")
+    data = [replace(file, file=source.saved_name(file.file)) for file in checkpoint.data]
+    earlier = {file.file: file for file in bare(data)}
+    position = checkpoint.position
+    source_now = Source(conf_of_day(conf, position.day), "train")
+    try:
+        fingerprints_now = source_now.fingerprints()
+    except files.AbsentError as error:
+        names = [source.url_of(file.file) for file in data if is_plain(file.file)]
+        names = [name for name in names if not is_masked(name) and not files.exists(name)]
+        if not names:
+            raise
+        raise Failure(
+            f"{names[0]} is missing, and training stopped in the middle of it. Put it back, or "
+            f"{WAY_ON}"
+        ) from error
+    current = {file.file: file for file in bare(list(fingerprints_now))}
+    for name in [*earlier, *current]:
+        if earlier.get(name) != current.get(name):
+            raise Failure(
+                f"{name} differs from when training stopped in the middle of the data: it was "
+                f"{_in_words(earlier.get(name))}, and is {_in_words(current.get(name))}. Put the "
+                f"old one back, or {WAY_ON}"
+            )
+    if list(earlier) != list(current):
+        raise Failure(
+            "the files of data.train come in another order than before training stopped. Name "
+            f"them in the earlier order, or {WAY_ON}"
+        )
+    if position.units is not None:
+        source_now.units_again(position.units, WAY_ON)
+
+
+def _in_words(fingerprint: Fingerprint | None) -> str:
+    if fingerprint is None:
+        return "not among the files of data.train"
+    size = "unknown" if fingerprint.bytes is None else f"{fingerprint.bytes:,}"
+    words = f"of {size} bytes"
+    if fingerprint.etag is not None:
+        return f"{words} with etag {quoted(fingerprint.etag)}"
+    modified = fingerprint.modified
+    if isinstance(modified, int):
+        with contextlib.suppress(ValueError, OverflowError, OSError):  # beyond the calendar
+            modified = datetime.fromtimestamp(modified / 1e9, UTC).isoformat(sep=" ")
+    return words if modified is None else f"{words}, modified {modified}"
+
+
+def state_of(conf: Conf, checkpoint: Checkpoint, more: bool) -> RunState:
+    """The state of a run that is resumed, with `more` passes than it was begun with.
+
+    The best model is one whose checkpoint is still there.
+    """
+    state = RunState.restored(checkpoint, conf.train.loss)
+    if state.trained and more:
+        state.trained, state.recalibrated = False, None
+    stopping, lost = state.stopping, state.stopping.best_step
+    if not schedule.keeps_best(conf) or state.trained or stopping.best is None:
+        return state
+    if (
+        run_folder.newest_whole(conf.output, lost, run_folder.names_of_chain(checkpoint.folder))
+        is None
+    ):
+        stopping.best, stopping.best_step = None, 0
+        say(f"the best model, of step {lost:,}, is lost; the next evaluation counts as the best")
+    return state
+
+
+def with_batch_size(
+    conf: Conf, record: Sequence[DayRecord], left: Sequence[str]
+) -> tuple[Conf, Conf]:
+    """A conf with the batch size that it gives, or one that fits its data; and its first day's.
+
+    What is measured on the first day is valid for all days.
+    """
+    first = None
+    if daily(conf):
+        first = left[0] if left else record[-1].day
+    if conf.train.batch_size is None:
+        with waiting("counting the rows of data.train"):
+            choice = chosen(conf_of_day(conf, first))
+        say(choice.sentence)
+        conf = sized(conf, choice.batch_size)
+    return conf, conf_of_day(conf, first)
 
 
 def record_workers(log: Log, cluster: Cluster, step: int) -> None:
-    """A line of the log when the run has another number of workers than before: at first 1."""
+    """Log the number of workers when it has changed; a run begins with 1."""
     workers = cluster.workers if cluster.start is not None else 1
     recorded = (line.get("workers") for line in reversed(log.events) if line["event"] == "workers")
     if workers != next(recorded, 1):
@@ -287,12 +408,12 @@ def insert_all_rows(model: Model, features: Features) -> None:
     for table, of_groups in zip(model.tables, counts, strict=True):
         for group, count in of_groups.items():
             insert_counted(table, group, count or 0)
-    if all(count is not None for of_groups in counts for count in of_groups.values()):
+    if not any(None in of_groups.values() for of_groups in counts):
         return
-    size = model.conf.train.batch_rows
-    parameters = Parameters(model)
-    for window in windows(Source(model.conf, "train"), features):
-        for batch in batches(window, np.arange(window.rows, dtype=np.uint32), size):
+    parameters, train = Parameters(model), Source(model.conf, "train")
+    for window in windows(train, features):
+        rows = np.arange(window.rows, dtype=np.uint32)
+        for batch in batches(window, rows, model.conf.train.batch_rows):
             parameters.find(batch, insert=True)
 
 
@@ -344,18 +465,14 @@ def end_recorded(log: Log, state: RunState, stopwatch: Stopwatch) -> Iterator[No
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        event = STOPPED if isinstance(error, KeyboardInterrupt) else FAILED
-        if isinstance(error, events.EndedError):
-            event = PRUNED
-        is_sentence = isinstance(error, UserError | Stopped | events.EndedError)
+        event, reason = FAILED, f"{type(error).__name__}: {error}"
+        if isinstance(error, UserError | Stopped | EndedError):
+            reason = str(error)
+        if isinstance(error, KeyboardInterrupt | EndedError):
+            event = PRUNED if isinstance(error, EndedError) else STOPPED
         # Where the log cannot be written either, `error` is what is reported.
         with contextlib.suppress(Failure, OSError):
-            log.add(
-                event,
-                step=state.steps,
-                reason=str(error) if is_sentence else f"{type(error).__name__}: {error}",
-                timing=stopwatch.now(),
-            )
+            log.add(event, step=state.steps, reason=reason, timing=stopwatch.now())
             log.flush()
         raise
 

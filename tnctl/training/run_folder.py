@@ -5,27 +5,29 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
 from tnctl import documents, files, folders, limits, manifest, ownership
-from tnctl.checkpoint import listing
+from tnctl.checkpoint import dense_file, listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
-from tnctl.checkpoint.chain import split
-from tnctl.data.days import folders_of_days
+from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
+from tnctl.checkpoint.listing import Stored
+from tnctl.data.days import calendar, folders_of_days
 from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
-from tnctl.errors import UserError
+from tnctl.errors import Failure, UserError
 from tnctl.folders import Place
+from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked
 from tnctl.outputs import refuse_overlap
 from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
-from tnctl.training.report.report_document import LogLine, Report
+from tnctl.training.report.report_document import TENSORBOARD, LogLine, Report
 
 REPORT = "report.json"
 LOG = "log.jsonl"
@@ -33,7 +35,6 @@ PAGE = "report.html"
 RESULTS = (LOG, REPORT, PAGE)  # what a run writes beside its checkpoints, at any rate
 DAMAGED = "damaged"
 ROLLED_BACK = "rolled_back"
-TENSORBOARD = "tensorboard"
 FOLDERS = (CHECKPOINTS, DAMAGED, ROLLED_BACK, TENSORBOARD, WORKER_LOGS)
 PREDICTIONS = "predictions"
 # The formats, and suffixes, of predictions.
@@ -64,6 +65,7 @@ FAILED, STOPPED, PRUNED = "failed", "stopped", "pruned"
 OF_THE_END = ("kept", "recalibrated")  # of the model that a run ends with
 # The names of checkpoints, and of those that were set aside.
 CHECKPOINT_NAME = re.compile(rf"{listing.NAME.pattern}(\.\d+)?")
+NAMED = 20  # checkpoints that an error lists
 # Folders of a run that other commands write.
 MADE_FROM_A_RUN = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 
@@ -204,6 +206,64 @@ def _move(checkpoint: ownership.Survey, to: str) -> None:
     )
 
 
+def report_set_aside(output: str, folder: str) -> None:
+    """Move a checkpoint that cannot be used to `damaged`."""
+    to = set_aside(output, folder, DAMAGED)
+    if to is None:
+        say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
+    else:
+        say(f"{folder} cannot be used, and is now {to}")
+
+
+def newest_whole(output: str, step: int, needed: Collection[str], read: bool = False) -> str | None:
+    """The newest checkpoint of a step that a model can be loaded from, None without one.
+
+    Files must be there with their sizes and, with `read`, with their checksums. A damaged
+    checkpoint is reported and set aside, unless its name is one of `needed`.
+    """
+    for folder in newest_first(files.join(output, CHECKPOINTS)):
+        name = split(folder)[1]
+        if not name.startswith(name_of(step)):
+            continue
+        try:
+            _check_whole(open_checkpoint(folder), read)
+        except DamagedError as error:
+            say(str(error))
+            if name in needed:
+                return None
+            report_set_aside(output, folder)
+        else:
+            return folder
+    return None
+
+
+def _check_whole(checkpoint: Checkpoint, read: bool) -> None:
+    """Raise DamagedError unless all files that a model is loaded from are whole."""
+    for link in checkpoint.chain():
+        tables = link.manifest.tables
+        names = [entry.file for table in tables for entry in table.files]
+        if link is checkpoint:
+            names += [entry.file for table in tables for entry in table.all_sketch_files]
+            names.append(dense_file.NAME)
+        for name in names:
+            with manifest.present(link.folder, link.manifest, name):
+                if read:
+                    manifest.check_stored(link.folder, link.manifest, name, "Take another")
+                    continue
+                url, expected = files.join(link.folder, name), link.manifest.files[name].bytes
+                if (size := files.size(url)) != expected:
+                    what = f"{url} is damaged: {size:,} bytes, the manifest says {expected:,}"
+                    raise DamagedError(link.folder, what, "Take another checkpoint")
+
+
+def names_of_chain(folder: str) -> set[str]:
+    """The names of a checkpoint and of those that it is built on, none when it is damaged."""
+    try:
+        return {link.name for link in open_checkpoint(folder).chain()}
+    except Failure:
+        return set()
+
+
 def finished(output: str) -> Report | None:
     """The report of a finished run, or None, also for a report that is damaged."""
     url = files.join(output, REPORT)
@@ -287,3 +347,89 @@ def _events(text: bytes) -> Iterator[Event]:
             event = documents.parse(dict[str, JsonValue], line)
             LogLine.of(event)
             yield event
+
+
+# ---- Going back ---------------------------------------------------------------
+
+
+def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint of a step, or of the end of a day, and where the later ones are now.
+
+    The run is then as it was when that checkpoint was saved. If this is interrupted, the same call
+    completes it; training would resume from the newest checkpoint that is left. Raises UserError
+    when there is no such checkpoint, or when a file of the run was changed, Failure when a later
+    checkpoint cannot be moved, and while another process trains into the output.
+    """
+    if not files.list_folder(files.join(output, CHECKPOINTS)):
+        raise Failure(f"{output} has no checkpoint. Give the output of a run")
+    with files.locked(output):
+        refuse_no_folders(output)
+        checkpoints = listing.stored(files.join(output, CHECKPOINTS))
+        target, content = _meant(output, checkpoints, step, day)
+        later = [entry for entry in checkpoints if entry.name > target.name]
+        for entry in later:
+            if entry.complete and files.is_link(entry.folder):
+                raise _stays(entry.folder, "is a symbolic link")
+        claims = Claims(output, RUN)
+        claims.add([LOG, REPORT, PAGE])
+        report = finished(output)
+        if report is None or files.join(output, report.checkpoint) != target.folder:
+            # First: a run without a report is one to be trained, whatever is done of the rest.
+            for name in (REPORT, PAGE):
+                files.remove_file(files.join(output, name))
+        moved = [_moved(output, entry) for entry in reversed(later) if entry.complete]
+        for entry in later:
+            ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
+        Log(output, content.manifest.metrics.log_lines)
+        if files.list_folder(files.join(output, TENSORBOARD)):
+            from tnctl.training.report.tensorboard import EventFile
+
+            EventFile(output, content.manifest.steps_trained, claims).close()
+        return content, moved
+
+
+def _moved(output: str, entry: Stored) -> str:
+    """Where a checkpoint is after it is set aside."""
+    to = set_aside(output, entry.folder, ROLLED_BACK)
+    if to is None:
+        raise _stays(entry.folder, "has no file of which something says that tnctl wrote it")
+    return to
+
+
+def _stays(folder: str, why: str) -> Failure:
+    return Failure(f"{folder} {why}, and is not moved. Move it away, and run the command again")
+
+
+def _meant(
+    output: str, checkpoints: Sequence[Stored], step: int | None, day: str | None
+) -> tuple[Stored, Checkpoint]:
+    """The newest usable checkpoint of a step, or of the end of a day. Raises UserError."""
+    usable = [entry for entry in checkpoints if entry.problem is None]
+    if not usable:
+        raise Failure(f"{output} has no usable checkpoint: {checkpoints[-1].problem}")
+    for entry in reversed(usable):
+        is_meant = entry.step == step if day is None else is_same(ended_day(entry), day)
+        if is_meant and entry.manifest is not None:
+            return entry, Checkpoint(entry.folder, entry.manifest)
+    what = f"of step {step:,}" if day is None else f"of the end of day {day}"
+    kept = ", ".join(map(in_words, usable[-NAMED:]))
+    older = f"{len(usable) - NAMED:,} older ones, " if len(usable) > NAMED else ""
+    raise UserError(f"{output} has no checkpoint {what}. It has {older}{kept}")
+
+
+def ended_day(entry: Stored) -> str:
+    """The last whole day that a checkpoint was trained on; empty in the middle of one."""
+    days = () if entry.manifest is None else entry.manifest.days
+    return days[-1].day if days and days[-1].last_step is not None else ""
+
+
+def is_same(day: str, other: str) -> bool:
+    """Whether two names are of one day, as 2024-01-31 and 20240131 are."""
+    return (calendar(day) or day) == (calendar(other) or other)
+
+
+def in_words(entry: Stored) -> str:
+    """A checkpoint by its step and day."""
+    if entry.day is None:
+        return f"step {entry.step:,}"
+    return f"step {entry.step:,} ({'end of' if ended_day(entry) else 'in'} {entry.day})"

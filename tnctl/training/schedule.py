@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from tnctl.checkpoint.document import Epoch
 from tnctl.data.days import daily
 from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.metrics import METRICS
@@ -55,21 +56,23 @@ class EarlyStopping:
         return patience is not None and self.without >= patience
 
 
-def passes_end(train: Train, passes: int, rows: int, *, of_day: bool) -> bool:
-    """Whether after `passes` over `rows`, of a day or all, there is none whatever happens."""
-    if train.epochs == AUTO and (of_day or rows > MOST_ROWS_AGAIN):
-        return True
-    return passes >= train.most_passes
+def most_passes(train: Train, rows: int, *, of_day: bool) -> int:
+    """After how many passes over `rows`, of a day or all, there is none whatever happens."""
+    is_one = train.epochs == AUTO and (of_day or rows > MOST_ROWS_AGAIN)
+    return 1 if is_one else train.most_passes
 
 
-def second_pass_is_tried(train: Train, passes: int, rows: int) -> bool:
-    """Whether the pass after `passes` ends at its first evaluation if that is not better.
+def tried_step(train: Train, passes: int, first: Epoch, first_step: int) -> int | None:
+    """The step at which the pass after `passes` ends if an evaluation there is not better.
 
-    Models of clicks may collapse as soon as they see their rows again, at the beginning of the
-    second pass (Zhang et al., Towards Understanding the Overfitting Phenomenon of Deep
-    Click-Through Rate Prediction Models, CIKM 2022), and with many rows a pass takes long.
+    `first` is the first pass, which began after `first_step`. Models of clicks may collapse as soon
+    as they see their rows again, at the beginning of the second pass (Zhang et al., Towards
+    Understanding the Overfitting Phenomenon of Deep Click-Through Rate Prediction Models, CIKM
+    2022), and with many rows a pass takes long.
     """
-    return train.epochs == AUTO and passes == 1 and rows >= MANY_ROWS
+    if train.epochs != AUTO or passes != 1 or first.examples < MANY_ROWS:
+        return None
+    return first.step + max((first.step - first_step) // TRIED, 1)
 
 
 def keeps_best(conf: Conf) -> bool:
@@ -78,6 +81,15 @@ def keeps_best(conf: Conf) -> bool:
     if keep == "auto":
         return conf.data.source("validation") is not None and not daily(conf)
     return keep == "best"
+
+
+def recalibrates(conf: Conf) -> bool:
+    """Whether the model of a run is recalibrated: with {day} after each day, else at the end."""
+    if conf.evaluation.recalibrate == AUTO:
+        # A day's error says little of the next day's (docs/defaults.md).
+        has_rows = conf.data.source("validation") is not None and not daily(conf)
+        return has_rows and conf.train.loss.name != "mse"
+    return bool(conf.evaluation.recalibrate)
 
 
 def matters(conf: Conf) -> bool:
@@ -115,6 +127,17 @@ def check(conf: Conf) -> None:
         raise UserError(
             f"evaluation.monitor={evaluation.monitor} does not exist with train.loss.name=mse. "
             "Take evaluation.monitor=mse"
+        )
+    if evaluation.recalibrate not in (False, AUTO):
+        refuse_if(
+            conf.train.loss.name == "mse",
+            "evaluation.recalibrate is for probabilities, which train.loss.name=mse does not "
+            "predict. Leave it out",
+        )
+        refuse_if(
+            conf.data.source("validation") is None and not daily(conf),
+            "evaluation.recalibrate needs data.validation, which is not given. Give "
+            "data.validation=FILES, or a share of data.train: data.split.validation=0.1",
         )
     if conf.optimizer.schedule.name == "day":
         refuse_if(

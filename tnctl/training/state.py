@@ -1,13 +1,10 @@
 """Where training is: all that a checkpoint keeps of a run beside the model, and its pass."""
 
 import io
-import math
-import zipfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from tnctl import files
@@ -30,9 +27,7 @@ from tnctl.data.unit_records import (
     WHOLE,
     Progress,
     Remainder,
-    Unit,
     UnitsProgress,
-    UnitsRecord,
     dealt,
     record_of,
     remaining,
@@ -46,46 +41,45 @@ if TYPE_CHECKING:  # it imports TensorFlow
     from tnctl.checkpoint.staging import Contents
 
 RUNNING = "running"  # of the checkpoint's extra file
-BINS = 65_536  # of the logit
-# What is saved: numpy's type, and shape.
-ARRAYS: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
-    "clicks": (np.dtype("<u8"), (BINS,)),
-    "others": (np.dtype("<u8"), (BINS,)),
-    "examples": (np.dtype("<i8"), (2,)),
-    "losses": (np.dtype("<f8"), (2,)),
-}
+MOST_BYTES = 1 << 20  # of an array in it
 FROM_SCRATCH = "overwrite=true to train from scratch"
 
 
-@dataclass
 class PassSums:
     """Sums over the steps of a pass, of predictions made before each update."""
 
-    classes: bool
-    """whether labels are classes: of other numbers there is no AUC"""
-    examples: int = 0
-    losses: float = 0.0
-    """loss times examples"""
-    since_examples: int = 0
-    """the same two since the last line of the log"""
-    since_losses: float = 0.0
-    auc: StreamingAuc = field(default_factory=StreamingAuc)
-    fractions: bool = False
-    """whether this process has seen a label between 0 and 1"""
+    def __init__(self, classes: bool) -> None:
+        """`classes` says whether labels are classes: of other numbers there is no AUC."""
+        self.classes, self.auc = classes, StreamingAuc()
+        self.fractions = False
+        """whether this process has seen a label between 0 and 1"""
+        # Examples, and loss times examples: of the pass, and since the last line of the log.
+        self._examples, self._losses = np.zeros(2, np.int64), np.zeros(2)
+        clicks, others = self.auc.counts
+        self._arrays: dict[str, Any] = {
+            "clicks": clicks,
+            "others": others,
+            "examples": self._examples,
+            "losses": self._losses,
+        }
 
     def add(self, loss: float, logits: Any, labels: Any) -> None:
         """Add a step: its mean loss, logits and labels float32 [B] of the main head."""
         if self.classes:
             self.auc.update(np.ascontiguousarray(logits), np.ascontiguousarray(labels))
             self.fractions = self.fractions or bool((labels % 1).any())
-        self.losses += loss * len(logits)
-        self.since_losses += loss * len(logits)
-        self.examples += len(logits)
-        self.since_examples += len(logits)
+        self._losses += loss * len(logits)
+        self._examples += len(logits)
+
+    @property
+    def examples(self) -> int:
+        """The examples of the pass so far."""
+        return int(self._examples[0])
 
     @property
     def loss(self) -> float:
-        return self.losses / max(self.examples, 1)
+        """The mean loss of the pass so far."""
+        return float(self._losses[0]) / max(self.examples, 1)
 
     def area(self) -> float | None:
         """The AUC so far; None where labels are no classes, or of one class only."""
@@ -99,50 +93,34 @@ class PassSums:
 
     def loss_since(self) -> float:
         """The mean loss since the last call."""
-        loss = self.since_losses / max(self.since_examples, 1)
-        self.since_losses, self.since_examples = 0.0, 0
+        loss = float(self._losses[1]) / max(int(self._examples[1]), 1)
+        self._examples[1] = self._losses[1] = 0
         return loss
 
     def to_bytes(self) -> bytes:
         """All sums, exactly: a .npz of numpy. docs/formats/checkpoint.md."""
-        clicks, others = self.auc.counts
         stream = io.BytesIO()
-        np.savez_compressed(
-            stream,
-            clicks=clicks,
-            others=others,
-            examples=np.array([self.examples, self.since_examples], np.int64),
-            losses=np.array([self.losses, self.since_losses], np.float64),
-        )
+        np.savez_compressed(stream, **self._arrays)
         return stream.getvalue()
 
     def fill(self, data: bytes) -> None:
         """Continue from what `to_bytes` gave. Raises ValueError when it is something else."""
         try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                arrays = {name: _array(archive, name) for name in ARRAYS}
+            with np.load(io.BytesIO(data)) as archive:
+                sizes = [archive.zip.getinfo(f"{name}.npy").file_size for name in self._arrays]
+                if max(sizes) > MOST_BYTES:
+                    raise ValueError("too large")
+                saved = {name: archive[name] for name in self._arrays}
         except Exception as error:
             # zipfile, zlib and numpy raise errors of many types.
             raise ValueError(f"no running figures: {error}") from error
-        if (arrays["examples"] < 0).any() or not np.isfinite(arrays["losses"]).all():
+        for name, array in self._arrays.items():
+            if (saved[name].dtype, saved[name].shape) != (array.dtype, array.shape):
+                raise ValueError(f"no running figures: {name} is no {array.dtype} {array.shape}")
+        if (saved["examples"] < 0).any() or not np.isfinite(saved["losses"]).all():
             raise ValueError("no running figures: examples below 0, or losses that are not finite")
-        for counts, name in zip(self.auc.counts, ("clicks", "others"), strict=True):
-            counts[:] = arrays[name]
-        self.examples, self.since_examples = (int(count) for count in arrays["examples"])
-        self.losses, self.since_losses = (float(loss) for loss in arrays["losses"])
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of a .npz. Raises ValueError unless it has the type and shape that it must have."""
-    dtype, shape = ARRAYS[name]
-    with archive.open(f"{name}.npy") as member:
-        np.lib.format.read_magic(member)
-        header = np.lib.format.read_array_header_1_0(member)
-        size = dtype.itemsize * math.prod(shape)
-        content = member.read(size + 1)
-    if header != (shape, False, dtype) or len(content) != size:
-        raise ValueError(f"{name} should be {dtype} {list(shape)}")
-    return np.frombuffer(content, dtype)
+        for name, array in self._arrays.items():
+            array[:] = saved[name]
 
 
 def saved_sums(checkpoint: Checkpoint, classes: bool) -> PassSums | None:
@@ -275,22 +253,19 @@ class PassPosition:
         `skipped` gets the rows that could not be read in the units that are done. Raises `Failure`
         when the data is not cut into the units of `start` any more, or cannot be listed.
         """
-        self._start, self._workers, self._skipped = start, workers, skipped
-        self._window, self._offset = start.window, start.offset
+        self._position, self._workers, self._skipped = start, workers, skipped
         self._units: UnitsProgress | None = None
         self.remainders = [Remainder(WHOLE, start.window, start.offset)]
         """what is left of the pass: units that were begun, then the others"""
-        record: UnitsRecord | None = start.units
-        cut: list[Unit] | None = None
+        source, record = Source(conf, "train"), start.units
         if record is not None:
-            cut = Source(conf, "train").units_again(record, FROM_SCRATCH)
+            cut = source.units_again(record, FROM_SCRATCH)
             skipped.add(record.skipped, "it was before training was resumed")
         elif workers > 1 and not start.window and not start.offset:
-            cut = Source(conf, "train").units(workers)
+            cut = source.units(workers)
             record = record_of(cut, workers)
-        if cut is not None and record is not None:
-            self._units = UnitsProgress(record)
-            self.remainders = remaining(cut, record)
+        if record is not None:
+            self._units, self.remainders = UnitsProgress(record), remaining(cut, record)
 
     def dealt(self) -> list[list[Remainder]]:
         """The remainders of each worker, in the order in which it trains them."""
@@ -299,7 +274,7 @@ class PassPosition:
     def add(self, progress: Progress) -> None:
         """Take in what a worker trained."""
         if self._units is None:
-            self._window, self._offset = progress.window, progress.offset
+            self._position = replace(self._position, window=progress.window, offset=progress.offset)
         else:
             self._units.add(progress)
 
@@ -323,5 +298,5 @@ class PassPosition:
     def position(self) -> Position:
         """The position after all that was added."""
         if self._units is None:
-            return replace(self._start, window=self._window, offset=self._offset)
-        return replace(self._start, units=self._units.record())
+            return self._position
+        return replace(self._position, units=self._units.record())

@@ -1,11 +1,18 @@
-"""The processes that train a model, as the training loop uses them: here it is this one alone."""
+"""The processes that train a model, as the training loop uses them: here it is this one alone.
+
+`Signals` keeps Ctrl-C and SIGTERM until a step is done: the first requests an end, the second ends
+at once.
+"""
 
 import contextlib
 import gc
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +27,7 @@ from tnctl.data.read_ahead import ReadAhead
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress
 from tnctl.data.windows import training_batches
+from tnctl.errors import Stopped
 from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
@@ -39,12 +47,76 @@ from tnctl.schema import Conf
 from tnctl.training import row_life
 from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.row_life import MemoryWatch
-from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels, TrainingStep
 from tnctl.training.warm.warm_start import WarmStart
 
 BATCHES_AHEAD = 4
+T = TypeVar("T")
+SECONDS_BETWEEN_CHECKS = 0.2
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """In a with-statement, keeps the first signal until `check` is called.
+
+    The next one raises `Stopped` wherever the program is, and so does the first after `impatient`.
+    In a thread that is not the main one, which cannot receive signals, it does nothing.
+    """
+
+    again = False
+    """whether there was a second one"""
+    seconds_apart = 0.0
+    """within which another signal is the same request, sent to several processes of a run"""
+    _received: int | None = None
+    _received_at = 0.0
+    _patient = True
+
+    def __init__(self) -> None:
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():
+            # Ignored signals stay ignored, such as Ctrl-C for commands in the background.
+            for signum in HANDLED:
+                if signal.getsignal(signum) is not signal.SIG_IGN:
+                    self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    @property
+    def received(self) -> bool:
+        """Whether there was a signal."""
+        return self._received is not None
+
+    def check(self) -> None:
+        """Raise `Stopped` if there was a signal."""
+        if self._received is not None:
+            raise Stopped("stopped", 128 + self._received)
+
+    def next_of(self, ahead: ReadAhead[T]) -> T | None:
+        """The next item, None after the last, with a `check` before it and while waiting for it."""
+        self.check()
+        while not ahead.ready(SECONDS_BETWEEN_CHECKS):
+            self.check()
+        return next(ahead, None)
+
+    def impatient(self) -> None:
+        """A signal that has come already, or comes later, raises `Stopped` at once from now on."""
+        self._patient = False
+        self.check()
+
+    def _handle(self, signum: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.received and now - self._received_at < self.seconds_apart:
+            return
+        self.again = self.received
+        self._received, self._received_at = signum, now
+        if self.again or not self._patient:
+            self.check()
 
 
 @dataclass(frozen=True)
@@ -58,45 +130,45 @@ class SplitMetrics:
     """spent on them; 0 when they were known already"""
 
 
+@dataclass
 class Batches:
     """A pass over the training data, batch by batch. Several processes have a subclass.
 
-    `position` is where the pass is after the last step that was trained.
+    `position` is where the pass is after the last step that was trained, `label` the column of the
+    main head's label.
     """
 
-    def __init__(
-        self,
-        ahead: ReadAhead[tuple[Batch, Progress]],
-        of_pass: PassPosition,
-        signals: Signals,
-        step: TrainingStep,
-        label: int,
-    ) -> None:
-        self._ahead, self._signals, self._step, self._label = ahead, signals, step, label
-        self._of_pass, self.position = of_pass, of_pass.position
+    ahead: ReadAhead[tuple[Batch, Progress]]
+    of_pass: PassPosition
+    signals: Signals
+    step: TrainingStep
+    label: int
+
+    def __post_init__(self) -> None:
+        self.position = self.of_pass.position
         self._next: tuple[Batch, Progress] | None = None
 
     @property
     def seconds_waited(self) -> float:
         """How long training waited for data."""
-        return self._ahead.seconds_waited
+        return self.ahead.seconds_waited
 
     def wait(self) -> bool:
         """Wait for the next batch; False when the pass has no more. Raises Stopped on a signal."""
-        self._next = self._signals.next_of(self._ahead)
+        self._next = self.signals.next_of(self.ahead)
         if self._next is None:
-            self._of_pass.report_skipped()
+            self.of_pass.report_skipped()
         return self._next is not None
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
         """Train a step on the next batch, and add its figures to the sums of the pass."""
         assert self._next is not None
         batch, progress = self._next
-        self._step.rate_factor = rate_factor
-        result, labels = self._step(batch), batch.labels
-        sums.add(result.loss, result.logits[:, self._label], labels[:, self._label])
-        self._of_pass.add(progress)
-        self.position = self._of_pass.position
+        self.step.rate_factor = rate_factor
+        result, labels = self.step(batch), batch.labels
+        sums.add(result.loss, result.logits[:, self.label], labels[:, self.label])
+        self.of_pass.add(progress)
+        self.position = self.of_pass.position
 
 
 class Workers:

@@ -12,8 +12,8 @@ from tnctl.cluster.workers.leases import Leases
 from tnctl.data.unit_records import Remainder
 from tnctl.model.building import Model
 from tnctl.schema import Conf
-from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums
+from tnctl.training.workers import Signals
 
 SECONDS_BETWEEN_LOOKS = 0.1  # at the clock, while this worker has no data and others train
 

@@ -12,9 +12,8 @@ from tnctl.cluster.rank_0.reading_together import ClusterReaders
 from tnctl.data.statistics_document import Statistics
 from tnctl.model.building import Model
 from tnctl.schema import Conf
-from tnctl.training.signals import Signals
 from tnctl.training.warm.warm_start import WarmStart
-from tnctl.training.workers import OneProcess
+from tnctl.training.workers import OneProcess, Signals
 
 if TYPE_CHECKING:
     from tnctl.cluster.rank_0.exporting_together import ClusterWriters

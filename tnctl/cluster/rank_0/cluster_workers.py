@@ -37,10 +37,9 @@ from tnctl.schema import Conf
 from tnctl.training import row_life
 from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.row_life import MemoryWatch
-from tnctl.training.signals import Signals
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
-from tnctl.training.workers import Batches, SplitMetrics, Workers
+from tnctl.training.workers import Batches, Signals, SplitMetrics, Workers
 
 
 class ClusterBatches(Batches):

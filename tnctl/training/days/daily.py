@@ -20,18 +20,22 @@ from tnctl.data.days import (
 from tnctl.data.file_pieces import EmptyError, EmptyFileError
 from tnctl.data.sources import Source
 from tnctl.errors import Failure
-from tnctl.evaluation.metrics import scalars
+from tnctl.evaluation.metrics import Scored, scalars
+from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
 from tnctl.model.building import Model
 from tnctl.model.parameter_tables import total_rows
+from tnctl.model.recalibration import Recalibration
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
-from tnctl.training import events, recalibrating
+from tnctl.training import schedule
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
-from tnctl.training.loop import train_passes
+from tnctl.training.loop import DayEnds, DayLooked, DayStarts, Events, RowsEvicted, train_passes
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
+
+SHARE_OF_DAY = 0.15  # of what would have been best for a day: how far a model is recalibrated
 
 
 class Daily:
@@ -111,14 +115,14 @@ class Daily:
         if scored is not None and metrics is not None:
             line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
             say(f"{day}  before it is trained: {line}")
-            recalibrating.recalibrate_for_next_day(self.conf, workers.model, day, scored)
+            recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
 
     def _shorten_record(self) -> None:
         """Drop what only the gate needs of days that are too old to be compared to."""
-        with_rows = [n for n, entry in enumerate(self.record) if entry.statistics is not None]
-        for number in with_rows[: -self.conf.gate.days]:
-            self.record[number] = self.record[number].summary()
+        with_rows = [i for i, entry in enumerate(self.record) if entry.statistics is not None]
+        for index in with_rows[: -self.conf.gate.days]:
+            self.record[index] = self.record[index].summary()
 
     def add_evicted(self, removed: dict[str, int]) -> None:
         """Record rows, by group, that were removed at the end of the day under way."""
@@ -154,11 +158,9 @@ class Daily:
             label = list(looked.labels)[labelled_heads(model)[0][2]]
             independent = looked.examples / gate.label_effect(label, recent)
             clicks = looked.labels[label] * independent
-            known = [
-                number_of(entry.before or {}, "auc")
-                for entry in self.record[-self.conf.gate.days :]
-            ]
-            usual = [value for value in known if value is not None]
+            known = self.record[-self.conf.gate.days :]
+            aucs = (number_of(entry.before or {}, "auc") for entry in known)
+            usual = [value for value in aucs if value is not None]
             if gate.turned_round(auc, usual, clicks, independent - clicks):
                 findings.insert(0, gate.backwards(auc, usual))
         if findings and not self.accept:
@@ -169,7 +171,27 @@ class Daily:
         return findings
 
 
-def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> events.Events:
+def recalibrate_for_next_day(conf: Conf, model: Model, day: str, scored: Scored) -> None:
+    """Correct a model, if a conf wants it, by the predictions of a day before it is trained.
+
+    It goes a share of the way, for one day is noisy, and what is wrong on every day is corrected
+    after some.
+    """
+    if not schedule.recalibrates(conf):
+        return
+    fitted, _ = recalibrated(scored, day)
+    for head, of_day in fitted.items():
+        earlier = model.recalibration.get(head, Recalibration(slope=1.0, intercept=0.0))
+        corrected = of_day.after(earlier, SHARE_OF_DAY)
+        model.recalibration = model.recalibration | {head: corrected}
+        of_head = f" head {head}" if len(fitted) > 1 else ""
+        say(
+            f"{day}  recalibrated{of_head} for the next day: slope {corrected.slope:.4f}, "
+            f"intercept {corrected.intercept:+.4f}"
+        )
+
+
+def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
     """Train every day that is left; a day that was begun before is resumed.
 
     Raises Failure for a day that may not be trained, and what `train_passes` raises.
@@ -178,21 +200,21 @@ def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> e
         if daily.under_way is None:
             started = time.perf_counter()
             record = _begin_day(state, workers, daily)
-            yield events.DayLooked(record, time.perf_counter() - started)
+            yield DayLooked(record, time.perf_counter() - started)
         record = daily.record[-1]
         if record.rows:
             conf_of_record = conf_of_day(conf, record.day)
-            yield events.DayStarts(conf_of_record)
+            yield DayStarts(conf_of_record)
             with contextlib.closing(train_passes(conf_of_record, state, workers)) as passes:
                 for event in passes:
-                    if isinstance(event, events.RowsEvicted):
+                    if isinstance(event, RowsEvicted):
                         daily.add_evicted(event.removed)
                     yield event
         else:
             daily.add_evicted(workers.end_of_period())
         summary = daily.end(state.steps)
         state.position = Position(passes=state.position.passes)
-        yield events.DayEnds(summary, is_last=not daily.left)
+        yield DayEnds(summary, is_last=not daily.left)
 
 
 def _begin_day(state: RunState, workers: Workers, daily: Daily) -> DayRecord:

@@ -20,7 +20,7 @@ clustered data is too large (Rao & Scott, "The analysis of categorical data from
 surveys", 1981).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,25 +46,25 @@ MOST_BLOCKS = 256
 FEWEST_BLOCKS = 16
 GROUP_BITS = 6  # 64 random groups
 
-Sums = NDArray[np.float64]  # [clusters, places]
-# Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its position, have a row: bool.
-Contains = Callable[[int, NDArray[np.uint16], NDArray[np.uint64]], NDArray[np.bool_]]
+Ids = NDArray[np.uint64]  # or their hashes
+Integers = NDArray[np.int64]
+Sums = NDArray[np.float64]  # [clusters, buckets]
+# Which of n keys (groups uint16 [n], ids uint64 [n]) of a table, by its index, have a row: bool.
+Contains = Callable[[int, NDArray[np.uint16], Ids], NDArray[np.bool_]]
 
 
-class Distinct:
+class DistinctEstimate:
     """How many distinct values there are, from the smallest of their hashes (Bar-Yossef 2002)."""
 
     def __init__(self) -> None:
-        self._smallest = np.empty(0, np.uint64)
-        self._limit = np.uint64(2**64 - 1)
+        self._smallest, self._limit = np.empty(0, np.uint64), np.uint64(2**64 - 1)
 
-    def add(self, hashes: NDArray[np.uint64]) -> None:
+    def add(self, hashes: Ids) -> None:
         """Add hashes, uint64 [n]."""
         smallest = np.union1d(self._smallest, hashes[hashes <= self._limit])
         if len(smallest) > DISTINCT_KEPT:
-            smallest = smallest[:DISTINCT_KEPT]
-            self._limit = smallest[-1]
-        self._smallest = smallest
+            self._limit = smallest[DISTINCT_KEPT - 1]
+        self._smallest = smallest[:DISTINCT_KEPT]
 
     def estimate(self) -> float:
         """Exact up to DISTINCT_KEPT values."""
@@ -82,85 +82,86 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        self._kept: list[NDArray[np.uint64]] = []
-        self._limit = 2**64 - 1
+        self._kept, self._limit = np.empty(0, np.uint64), np.uint64(2**64 - 1)
 
-    def add(self, hashes: NDArray[np.uint64]) -> None:
+    def add(self, hashes: Ids) -> None:
         """Add hashes, uint64 [n], in the order of the data."""
-        self._kept.append(hashes[hashes <= np.uint64(self._limit)])
-        while sum(map(len, self._kept)) > REPEATS_KEPT:
-            self._limit //= 2
-            self._kept = [
-                hashes_kept[hashes_kept <= np.uint64(self._limit)] for hashes_kept in self._kept
-            ]
+        self._kept = np.concatenate([self._kept, hashes[hashes <= self._limit]])
+        while len(self._kept) > REPEATS_KEPT:
+            self._limit //= np.uint64(2)
+            self._kept = self._kept[self._kept <= self._limit]
 
     def share(self) -> float | None:
         """The share; None where too few ids are considered."""
-        whole = np.concatenate(self._kept) if self._kept else np.empty(0, np.uint64)
-        half = len(whole) // 2
-        if half < FEWEST:
-            return None
-        return float(np.isin(whole[half:], whole[:half]).mean())
+        first, second = np.split(self._kept, [len(self._kept) // 2])
+        return float(np.isin(second, first).mean()) if len(first) >= FEWEST else None
 
 
-class _Ids:
+class SlotCounts:
     """The counts of a slot."""
 
-    def __init__(self, new: bool, missing: np.uint64 | None) -> None:
-        """`missing` is the id of missing values, if the slot has one."""
-        self.repeats = Repeats() if new else None
-        self.missing = missing
-        self.present = self.occurrences = self.values = self.looked_up = self.known = 0
-        self.histogram = np.zeros(BUCKETS, np.int64)
-        self.distinct = Distinct()
+    present = occurrences = looked_up = known = 0
+    has_values = False
+    """whether there is any id but that of missing values"""
 
-    def add(self, ids: NDArray[np.uint64], present: int) -> NDArray[np.int64]:
-        """Count ids; their places in the histogram."""
+    def __init__(self, repeats: Repeats | None, missing: np.uint64 | None) -> None:
+        """`missing` is the id of missing values, if the slot has one."""
+        self.repeats, self.missing = repeats, missing
+        self.histogram, self.distinct = np.zeros(BUCKETS, np.int64), DistinctEstimate()
+
+    def add(self, ids: Ids, present: int) -> Integers:
+        """Count ids; returns the bucket of each."""
         self.present += present
         self.occurrences += len(ids)
-        self.values += len(ids)
-        if self.missing is not None:
-            self.values -= int(np.count_nonzero(ids == self.missing))
+        values = ids if self.missing is None else ids[ids != self.missing]
+        self.has_values = self.has_values or values.size > 0
         hashes = mix64(ids)
-        places = (hashes >> np.uint64(58)).view(np.int64)
-        self.histogram += np.bincount(places, minlength=BUCKETS)
+        buckets = (hashes >> np.uint64(58)).view(np.int64)
+        self.histogram += np.bincount(buckets, minlength=BUCKETS)
         self.distinct.add(hashes)
         if self.repeats is not None:
             self.repeats.add(hashes)
-        return places
+        return buckets
 
 
 class DayFigures:
-    """Counts the figures of a day, batch by batch; the model must not change meanwhile.
+    """Integers the figures of a day, batch by batch; the model must not change meanwhile.
 
     `edges` has the deciles of numeric inputs, of the first day; those that it lacks are measured,
-    on 16,384 rows chosen by the hash of their position.
+    on 16,384 rows chosen by the hash of their row number.
     """
 
     def __init__(
         self, model: Model, edges: dict[str, list[float]], contains: Contains | None
     ) -> None:
         """`contains` is None on a first day, when no id has a row."""
-        self._model, self._edges, self._contains = model, edges, contains
+        self._edges, self._contains = edges, contains
+        self._layout, self._labels = model.layout, list(model.conf.data.all_labels)
         self._squared = model.conf.train.loss.name == "mse"
-        layout = model.layout
-        is_new = contains is None
         missing = features_of(model.conf, model).missing_ids
-        names = [name for table in layout.tables for name in table.slots]
-        self._slots = {name: _Ids(is_new, missing.get(name)) for name in names}
-        self._numeric = {
-            name: slice(column - layout.numeric_at, column - layout.numeric_at + width)
-            for name, (column, width) in layout.numeric_columns.items()
+        self._slots = {
+            name: SlotCounts(
+                # Ids that wait for admission have no row on the next day either.
+                Repeats() if contains is None and not table.waits else None,
+                missing.get(name),
+            )
+            for table in model.layout.tables
+            for name in table.slots
         }
+        self._numeric = {
+            name: slice(column - model.layout.numeric_at, column - model.layout.numeric_at + width)
+            for name, (column, width) in model.layout.numeric_columns.items()
+        }
+        width = sum(model.layout.numeric.values())
         if self._squared:
             # Labels that are no classes are counted as numeric inputs are.
-            for column, name in enumerate(model.conf.data.all_labels, sum(layout.numeric.values())):
+            for column, name in enumerate(self._labels, width):
                 self._numeric[f"{LABEL} {name}"] = slice(column, column + 1)
-        self._counts: dict[str, NDArray[np.int64]] = {}
+            width += len(self._labels)
+        self._counts: dict[str, Integers] = {}
         self._present = dict.fromkeys(self._numeric, 0)
-        self._labels: NDArray[np.float64] = np.zeros(len(model.conf.data.all_labels))
-        width = max((columns.stop for columns in self._numeric.values()), default=1)
-        self._sampled = max(min(SAMPLE_ROWS, (1 << 22) // width), 1)
+        self._totals = np.zeros(len(self._labels))
+        self._sampled = max(min(SAMPLE_ROWS, (1 << 22) // max(width, 1)), 1)
         self._sample = np.empty((0, width), np.float32)
         self._sample_keys = np.empty(0, np.uint64)
         self._waiting: list[Batch] = []
@@ -179,41 +180,36 @@ class DayFigures:
         window = joined(self._waiting)
         self._waiting = []
         self._clusters.begin(window.rows, window.group)
-        parts = zip(self._model.layout.tables, window.ids, window.offsets, strict=True)
-        for table, (layout, ids, offsets) in enumerate(parts):
-            self._count_table(table, layout, ids, offsets, window.rows)
+        parts = zip(self._layout.tables, window.ids, window.offsets, strict=True)
+        for index, (layout, ids, offsets) in enumerate(parts):
+            self._count_table(index, layout, by_slot(layout, ids, offsets, window.rows))
+        numbers = window.numeric
+        if self._squared:
+            numbers = np.concatenate([numbers, window.labels], axis=1)
+        else:
+            for name, labels in zip(self._labels, window.labels.T, strict=True):
+                rates = np.clip(labels, 0, 1).astype(np.float64)
+                self._clusters.add(f"{LABEL} {name}", rates, 1 - rates)
         if self._numeric:
-            numbers = window.numeric
-            if self._squared:
-                numbers = np.concatenate([numbers, window.labels], axis=1)
             self._count_numbers(numbers)
-        if not self._squared:
-            for column, name in enumerate(self._model.conf.data.all_labels):
-                rates = np.clip(window.labels[:, column], 0, 1).astype(np.float64)
-                self._clusters.add_share(f"{LABEL} {name}", rates)
-        self._labels += window.labels.sum(axis=0, dtype=np.float64)
+        self._totals += window.labels.sum(axis=0, dtype=np.float64)
         self.examples += window.rows
 
     def _count_table(
-        self,
-        table: int,
-        layout: TableLayout,
-        ids: NDArray[np.uint64],
-        offsets: NDArray[np.uint32],
-        rows: int,
+        self, index: int, layout: TableLayout, slots: Iterable[tuple[str, Ids, Integers]]
     ) -> None:
         samples = []
-        for name, of_slot, lengths in by_slot(layout, ids, offsets, rows):
-            places = self._slots[name].add(of_slot, int(np.count_nonzero(lengths)))
-            self._clusters.add_share(f"{COVERAGE} {name}", (lengths > 0).astype(np.float64))
-            self._clusters.add_lengths(f"{LENGTH} {name}", lengths)
-            self._clusters.add_counts(name, BUCKETS, lengths, places)
-            samples.append(of_slot[:: max(-(-len(of_slot) // LOOKED_UP), 1)])
+        for name, ids, lengths in slots:
+            buckets = self._slots[name].add(ids, int(np.count_nonzero(lengths)))
+            self._clusters.add(f"{COVERAGE} {name}", lengths > 0, lengths == 0)
+            self._clusters.add(f"{LENGTH} {name}", lengths, lengths > 0)
+            self._clusters.add_counts(name, BUCKETS, lengths, buckets)
+            samples.append(ids[:: max(-(-len(ids) // LOOKED_UP), 1)])
         if self._contains is None:
             return
         sizes = [len(sample) for sample in samples]
         groups = np.repeat(np.array(layout.group_of, np.uint16), sizes)
-        has_row = self._contains(table, groups, np.concatenate(samples))
+        has_row = self._contains(index, groups, np.concatenate(samples))
         of_slots = np.split(has_row, np.cumsum(sizes)[:-1])
         for name, of_sample in zip(layout.slots, of_slots, strict=True):
             self._slots[name].known += int(np.count_nonzero(of_sample))
@@ -222,23 +218,23 @@ class DayFigures:
     def _count_numbers(self, numbers: NDArray[np.float32]) -> None:
         for name, columns in self._numeric.items():
             values = numbers[:, columns]
-            is_there = values.any(axis=1)
+            is_there = np.asarray(values.any(axis=1))
             self._present[name] += int(is_there.sum())
-            self._clusters.add_share(f"{COVERAGE} {name}", np.asarray(is_there, np.float64))
-            if name in self._model.layout.indicators:
+            self._clusters.add(f"{COVERAGE} {name}", is_there, ~is_there)
+            if name in self._layout.indicators:
                 # At most BUCKETS counts, of many one-hot columns too.
                 ids = values.sum(axis=0, dtype=np.float64)
                 width = min(len(ids), BUCKETS)
                 counts = np.bincount(np.arange(len(ids)) % width, ids, width).astype(np.int64)
-                places = np.nonzero(values)[1] % width
-                self._clusters.add_counts(name, width, np.count_nonzero(values, axis=1), places)
+                buckets = np.nonzero(values)[1] % width
+                lengths = np.count_nonzero(values, axis=1)
             elif name in self._edges:
-                places = _places(values, self._edges[name])
-                counts = np.bincount(places, minlength=len(self._edges[name]) + 1)
+                buckets = _deciles(values, self._edges[name])
+                counts = np.bincount(buckets, minlength=len(self._edges[name]) + 1)
                 lengths = np.full(len(values), values.shape[1])
-                self._clusters.add_counts(name, len(counts), lengths, places)
             else:
                 continue
+            self._clusters.add_counts(name, len(counts), lengths, buckets)
             self._counts[name] = self._counts.get(name, 0) + counts
         if len(self._counts) == len(self._numeric):
             return
@@ -251,89 +247,110 @@ class DayFigures:
     def result(self) -> OfDay:
         """The figures of all batches so far."""
         self._count()
-        examples = max(self.examples, 1)
         inputs = {name: self._of_slot(name, counted) for name, counted in self._slots.items()}
-        for name, columns in self._numeric.items():
-            inputs[name] = self._of_numbers(name, columns)
-        names = self._model.conf.data.all_labels
-        means = {n: float(total) / examples for n, total in zip(names, self._labels, strict=True)}
-        effects = {} if self._squared else {n: self._effect(f"{LABEL} {n}") for n in names}
+        inputs |= {name: self._of_numbers(name, columns) for name, columns in self._numeric.items()}
+        means = dict(
+            zip(self._labels, (self._totals / max(self.examples, 1)).tolist(), strict=True)
+        )
+        labels = [] if self._squared else self._labels
+        effects = {name: self._clusters.effect(f"{LABEL} {name}") for name in labels}
         return OfDay(self.examples, means, inputs, effects)
 
-    def _effect(self, name: str) -> float:
-        return round(self._clusters.effect(name), 3)
-
-    def _of_slot(self, name: str, counted: _Ids) -> OfInput:
-        distinct = counted.distinct.estimate()
-        known = None
-        if counted.occurrences and self._contains is not None:
-            known = counted.known / max(counted.looked_up, 1)
-        elif counted.repeats is not None and not any(
-            table.waits for table in self._model.layout.tables if name in table.slots
-        ):
-            known = counted.repeats.share()
+    def _of_slot(self, name: str, counted: SlotCounts) -> OfInput:
+        known = None if counted.repeats is None else counted.repeats.share()
+        if counted.looked_up:
+            known = counted.known / counted.looked_up
         return OfInput(
             coverage=counted.present / max(self.examples, 1),
             occurrences=counted.occurrences,
-            length=counted.occurrences / max(counted.present, 1) if counted.values else 0.0,
-            distinct=distinct,
+            length=counted.occurrences / max(counted.present, 1) if counted.has_values else 0.0,
+            distinct=counted.distinct.estimate(),
             known=known,
             histogram=counted.histogram.tolist(),
-            coverage_effect=self._effect(f"{COVERAGE} {name}"),
-            length_effect=round(self._clusters.length_effect(f"{LENGTH} {name}"), 3),
-            design_effect=self._effect(name),
+            coverage_effect=self._clusters.effect(f"{COVERAGE} {name}"),
+            length_effect=self._clusters.effect(f"{LENGTH} {name}", length_effect),
+            design_effect=self._clusters.effect(name),
         )
 
     def _of_numbers(self, name: str, columns: slice) -> OfInput:
-        edges = self._edges.get(name)
-        counts = self._counts.get(name)
+        edges, counts = self._edges.get(name), self._counts.get(name)
         if counts is None:
             values = self._sample[:, columns].astype(np.float64)
             deciles = np.quantile(values, np.arange(1, 10) / 10) if values.size else np.zeros(1)
             edges = np.unique(deciles).tolist()
-            counts = np.bincount(_places(values, edges), minlength=len(edges) + 1)
-        ids = int(counts.sum())
+            counts = np.bincount(_deciles(values, edges), minlength=len(edges) + 1)
+        occurrences, present = int(counts.sum()), self._present[name]
         return OfInput(
-            coverage=self._present[name] / max(self.examples, 1),
-            occurrences=ids,
-            length=ids / max(self._present[name], 1) if edges is None else 1.0,
+            coverage=present / max(self.examples, 1),
+            occurrences=occurrences,
+            length=occurrences / max(present, 1) if edges is None else 1.0,
             distinct=None,
             known=None,
             histogram=counts.tolist(),
             edges=edges,
-            coverage_effect=self._effect(f"{COVERAGE} {name}"),
-            design_effect=self._effect(name),
+            coverage_effect=self._clusters.effect(f"{COVERAGE} {name}"),
+            design_effect=self._clusters.effect(name),
         )
 
 
 def by_slot(
-    layout: TableLayout, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], rows: int
-) -> Iterator[tuple[str, NDArray[np.uint64], NDArray[np.int64]]]:
+    layout: TableLayout, ids: Ids, offsets: NDArray[np.uint32], rows: int
+) -> Iterator[tuple[str, Ids, Integers]]:
     """Each slot of a table with its ids, uint64 [n], and how many each example has, [rows]."""
     cells = np.diff(offsets).reshape(rows, -1)
-    ends = np.cumsum(layout.spreads)
-    spans = [
-        slice(int(end - width), int(end))
-        for end, width in zip(ends, layout.spreads, strict=True)
-    ]  # fmt: skip
+    ends = np.cumsum(layout.spreads)[:-1]
+    lengths = [of_slot.sum(axis=1, dtype=np.int64) for of_slot in np.split(cells, ends, axis=1)]
     if len(ids) == cells.size and (cells == 1).all():
-        whole = ids.reshape(rows, -1)
-        for name, span in zip(layout.slots, spans, strict=True):
-            yield name, whole[:, span].ravel(), np.full(rows, span.stop - span.start)
-        return
-    owner = np.repeat(np.arange(len(spans), dtype=np.uint16), layout.spreads)
-    owners = np.repeat(np.tile(owner, rows), cells.ravel())
-    # A stable sort of uint16 is a radix sort.
-    ordered = ids[np.argsort(owners, kind="stable")]
-    limits = np.cumsum(np.bincount(owners, minlength=len(spans)))
-    for name, span, of_slot in zip(
-        layout.slots, spans, np.split(ordered, limits[:-1]), strict=True
-    ):
-        yield name, of_slot, cells[:, span].sum(axis=1, dtype=np.int64)
+        whole = np.split(ids.reshape(rows, -1), ends, axis=1)
+        parts: Iterable[Ids] = (of_slot.ravel() for of_slot in whole)
+    else:
+        slots = np.repeat(np.arange(len(lengths), dtype=np.uint16), layout.spreads)
+        # A stable sort of uint16 is a radix sort.
+        order = np.argsort(np.repeat(np.tile(slots, rows), cells.ravel()), kind="stable")
+        sizes = [of_slot.sum() for of_slot in lengths]
+        parts = np.split(ids[order], np.cumsum(sizes)[:-1])
+    yield from zip(layout.slots, parts, lengths, strict=True)
 
 
-def _places(values: NDArray[Any], edges: Sequence[float]) -> NDArray[np.int64]:
+def _deciles(values: NDArray[Any], edges: Sequence[float]) -> Integers:
     return np.searchsorted(np.asarray(edges, np.float64), values.ravel().astype(np.float64))
+
+
+def in_pairs(sums: Sums) -> Sums:
+    """The sums of each two clusters that follow each other, of an even number."""
+    return sums[0::2] + sums[1::2]
+
+
+def histogram_effect(sums: Sums) -> float:
+    """The mean generalised design effect of a histogram, from the counts of its clusters.
+
+    With k buckets of the shares p it is the mean over k - 1 of n var(p_i) / p_i. 0 when fewer than
+    FEWEST_BLOCKS clusters or 2 buckets have any.
+    """
+    sums = sums[:, sums.any(axis=0)]
+    sums = sums[sums.any(axis=1)]
+    clusters, buckets = sums.shape
+    if clusters < FEWEST_BLOCKS or buckets < 2:
+        return 0.0
+    totals = sums.sum(axis=0)
+    expected = sums.sum(axis=1, keepdims=True) * (totals / totals.sum())
+    squares = ((sums - expected) ** 2).sum(axis=0) * clusters / (clusters - 1)
+    return float((squares / totals).sum() / (buckets - 1))
+
+
+def length_effect(sums: Sums) -> float:
+    """The design effect of a mean length, from the ids and the examples with any of each cluster.
+
+    It is n var(length) / length^2 of n ids, which vary in number as independent ones do when
+    it is 1. 0 when fewer than FEWEST_BLOCKS clusters have any.
+    """
+    sums = sums[sums.any(axis=1)]
+    clusters = len(sums)
+    if clusters < FEWEST_BLOCKS:
+        return 0.0
+    ids, examples = sums.sum(axis=0)
+    residuals = sums[:, 0] - ids / examples * sums[:, 1]
+    return float((residuals**2).sum() * clusters / (clusters - 1) / ids)
 
 
 class Clusters:
@@ -345,10 +362,10 @@ class Clusters:
     def __init__(self) -> None:
         self._examples = 0
         self._length = 1  # of a block, in examples
-        self._window: list[NDArray[np.int64]] = []  # of its examples: the block, the random group
+        self._window: list[Integers] = []  # of its examples: the block, the random group
         self._sums: dict[str, tuple[Sums, Sums]] = {}  # of blocks, of random groups
 
-    def begin(self, rows: int, groups: NDArray[np.uint64] | None) -> None:
+    def begin(self, rows: int, groups: Ids | None) -> None:
         """Begin a window of `rows` examples; `groups` [rows] are the hashes of data.group.
 
         A group of more than a quarter of the window is none (of missing values, all are one).
@@ -356,99 +373,51 @@ class Clusters:
         while self._examples + rows > MOST_BLOCKS * self._length:
             self._length *= 2
             for blocks, _ in self._sums.values():
-                joined = in_pairs(blocks)
-                blocks[:] = 0
-                blocks[: len(joined)] = joined
+                blocks[: MOST_BLOCKS // 2] = in_pairs(blocks)
+                blocks[MOST_BLOCKS // 2 :] = 0
         numbers = np.arange(self._examples, self._examples + rows)
         self._window = [numbers // self._length]
         if groups is not None:
-            _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-            keys = np.where(4 * sizes[places] > rows, numbers.astype(np.uint64), groups)
+            _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+            keys = np.where(4 * sizes[group_of] > rows, numbers.astype(np.uint64), groups)
             self._window.append((mix64(keys) >> np.uint64(64 - GROUP_BITS)).astype(np.int64))
         self._examples += rows
 
-    def add_share(self, name: str, values: NDArray[np.float64]) -> None:
-        """Add a value from 0 to 1 for each example of the window, [rows]: two places."""
-        self._add_pairs(name, values, 1 - values)
+    def add(self, name: str, first: NDArray[Any], second: NDArray[Any]) -> None:
+        """Add two values for each example of the window, [rows] each.
 
-    def add_lengths(self, name: str, lengths: NDArray[np.int64]) -> None:
-        """Add how many ids each example of the window has, [rows]."""
-        self._add_pairs(name, lengths, lengths > 0)
-
-    def _add_pairs(self, name: str, first: NDArray[Any], second: NDArray[Any]) -> None:
+        They are a share and the rest, or how many ids an example has and whether it has any.
+        """
         for sums, clusters in self._of(name, 2):
             sums[:, 0] += np.bincount(clusters, first, len(sums))
             sums[:, 1] += np.bincount(clusters, second, len(sums))
 
-    def add_counts(
-        self, name: str, places: int, counts: NDArray[np.int64], place: NDArray[np.int64]
-    ) -> None:
-        """Count occurrences in a histogram of `places`.
+    def add_counts(self, name: str, width: int, counts: Integers, buckets: Integers) -> None:
+        """Count occurrences in a histogram of `width` buckets.
 
-        `counts` [rows] is how many each example of the window has, `place` [their sum] where each
+        `counts` [rows] is how many each example of the window has, `buckets` [their sum] where each
         of them belongs, example after example.
         """
-        for sums, clusters in self._of(name, places):
-            keys = np.repeat(clusters, counts) * places + place
+        for sums, clusters in self._of(name, width):
+            keys = np.repeat(clusters, counts) * width + buckets
             sums += np.bincount(keys, minlength=sums.size).reshape(sums.shape)
 
-    def effect(self, name: str) -> float:
-        """The design effect of a histogram or share, 1 or more; 1 where nothing was added."""
-        return self._largest(name, histogram_effect)
+    def effect(self, name: str, of: Callable[[Sums], float] = histogram_effect) -> float:
+        """The design effect of a histogram or share, 1 or more; 1 where nothing was added.
 
-    def length_effect(self, name: str) -> float:
-        """The design effect of the mean length of examples that have any id."""
-        return self._largest(name, length_effect)
-
-    def _largest(self, name: str, effect: Callable[[Sums], float]) -> float:
+        With `length_effect`, of the mean length of examples that have any id.
+        """
         if name not in self._sums:
             return 1.0
         blocks, groups = self._sums[name]
-        effects = [1.0, effect(groups)]
+        effects = [1.0, of(groups)]
         while len(blocks) >= FEWEST_BLOCKS:
-            effects.append(effect(blocks))
+            effects.append(of(blocks))
             blocks = in_pairs(blocks)
-        return max(effects)
+        return round(max(effects), 3)
 
-    def _of(self, name: str, places: int) -> Iterator[tuple[Sums, NDArray[np.int64]]]:
+    def _of(self, name: str, width: int) -> Iterator[tuple[Sums, Integers]]:
         if name not in self._sums:
-            of_groups = np.zeros((1 << GROUP_BITS, places))
-            self._sums[name] = np.zeros((MOST_BLOCKS, places)), of_groups
+            groups = np.zeros((1 << GROUP_BITS, width))
+            self._sums[name] = np.zeros((MOST_BLOCKS, width)), groups
         return zip(self._sums[name], self._window, strict=False)
-
-
-def in_pairs(sums: Sums) -> Sums:
-    """The sums of each two clusters that follow each other, of an even number."""
-    return sums[0::2] + sums[1::2]
-
-
-def histogram_effect(sums: Sums) -> float:
-    """The mean generalised design effect of a histogram, from the counts of its clusters.
-
-    With k places of the shares p it is the mean over k - 1 of n var(p_i) / p_i. 0 when fewer than
-    FEWEST_BLOCKS clusters or 2 places have any.
-    """
-    sums = sums[:, sums.any(axis=0)]
-    sums = sums[sums.any(axis=1)]
-    clusters, places = sums.shape
-    if clusters < FEWEST_BLOCKS or places < 2:
-        return 0.0
-    totals = sums.sum(axis=0)
-    expected = sums.sum(axis=1, keepdims=True) * (totals / totals.sum())
-    squares = ((sums - expected) ** 2).sum(axis=0) * clusters / (clusters - 1)
-    return float((squares / totals).sum() / (places - 1))
-
-
-def length_effect(sums: Sums) -> float:
-    """The design effect of a mean length, from the ids and the examples with any of each cluster.
-
-    It is n var(length) / length^2 of n ids, whose number varies as that of independent ones does
-    when it is 1. 0 when fewer than FEWEST_BLOCKS clusters have any.
-    """
-    sums = sums[sums.any(axis=1)]
-    clusters = len(sums)
-    if clusters < FEWEST_BLOCKS:
-        return 0.0
-    ids, examples = sums.sum(axis=0)
-    residuals = sums[:, 0] - ids / examples * sums[:, 1]
-    return float((residuals**2).sum() * clusters / (clusters - 1) / ids)

@@ -11,8 +11,10 @@ day that breaks off in the middle varies from block to block, and would excuse i
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ GONE = 0.1  # an input with less than this share of its coverage is missing, wha
 RANKS_BACKWARDS = 0.45  # an AUC below this means inverted labels
 LIKE_ACCEPTED = 1.25  # how many times an accepted change another one may be, and be ordinary
 NAMED = 4  # findings that the error lists
+Recent = Sequence[OfInput]  # an input on the days before
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,107 @@ class Change(NamedTuple):
     size: float  # in the unit of the threshold
     sentence: str  # in which `{days}` is to be filled in
     weight: float
+
+
+# A check of an input: what of it is beyond a threshold, and beyond what was accepted. It takes the
+# figures of the day and of those before, what was accepted, and the effective sample size.
+
+
+def _coverage(
+    gate: Gate, now: OfInput, recent: Recent, accepted: Changes, examples: float
+) -> Iterator[Change]:
+    examples /= statistics.median(day.coverage_effect for day in recent)
+    usual = [day.coverage for day in recent]
+    low, high = min(usual), max(usual)
+    apart = max(low - now.coverage, now.coverage - high)
+    most = max(gate.coverage, accepted["coverage"])
+    allowed = most + DEVIATIONS / 2 / math.sqrt(max(examples, 1))
+    is_gone = now.coverage < GONE * low and low * examples >= FEWEST
+    is_gone = is_gone and apart > accepted["coverage"]
+    if apart > allowed or is_gone:
+        text = f"coverage {now.coverage:.1%}, {_span(usual, '{:.1%}')} on the {{days}} before"
+        weight = 10.0 if is_gone else apart / max(allowed, 1e-9)
+        yield Change("coverage", apart, text, weight)
+
+
+def _length(
+    gate: Gate, now: OfInput, recent: Recent, accepted: Changes, _: float
+) -> Iterator[Change]:
+    days = [day for day in recent if day.occurrences]
+    if not now.occurrences or not days or now.edges is not None:
+        return
+    lengths = [day.length for day in days]
+    # Below 1 are only days on which each example has one id, the one of missing values.
+    factor = _factor(max(now.length, 1), max(min(lengths), 1), max(*lengths, 1))
+    draws = effective_size(now.occurrences, [day.occurrences for day in days])
+    draws /= statistics.median(day.length_effect for day in recent)
+    text = f"{now.length:.3g} ids per example that has any, {_span(lengths, '{:.3g}')} on the "
+    most = max(gate.length, accepted["length"])
+    yield from _multiple("length", factor, most, draws, text + "{days} before")
+
+
+def _new_ids(
+    gate: Gate, now: OfInput, recent: Recent, accepted: Changes, _: float
+) -> Iterator[Change]:
+    days = [(day.known, day.occurrences) for day in recent if day.known is not None]
+    if now.known is None or not days:
+        return
+    effect = statistics.median(day.design_effect for day in recent)
+    draws = effective_size(now.occurrences, [ids for _, ids in days]) / effect
+    usual = min(known for known, _ in days)
+    least = usual * (1 - max(gate.new_ids, accepted["new_ids"]))
+    least -= DEVIATIONS / 2 / math.sqrt(draws)
+    if now.known < least:
+        new = _span([1 - known for known, _ in days], "{:.1%}")
+        yield Change(
+            "new_ids",
+            1 - now.known / usual,
+            f"{1 - now.known:.1%} of its occurrences are of ids without a row, {new} on the "
+            "{days} before",
+            1 + (least - now.known) / max(usual, 1e-9),
+        )
+
+
+def _distinct(
+    gate: Gate, now: OfInput, recent: Recent, accepted: Changes, _: float
+) -> Iterator[Change]:
+    """More examples may have more distinct ids, at most in proportion."""
+    pairs = [(day.distinct, day.occurrences) for day in recent if day.distinct]
+    if not now.distinct or not pairs:
+        return
+    high = max(ids * max(now.occurrences / all_, 1) for ids, all_ in pairs)
+    low = min(ids * min(now.occurrences / all_, 1) for ids, all_ in pairs)
+    counts = _span([ids for ids, _ in pairs], "{:,.0f}")
+    text = f"{now.distinct:,.0f} distinct ids, {counts} on the {{days}} before"
+    most = max(gate.distinct, accepted["distinct"])
+    factor = _factor(now.distinct, low, high)
+    yield from _multiple("distinct", factor, most, now.distinct, text)
+
+
+def _stability(
+    gate: Gate, now: OfInput, recent: Recent, accepted: Changes, _: float
+) -> Iterator[Change]:
+    """An input that changes every day may change as much again."""
+    size = len(now.histogram)
+    days = [day for day in recent if len(day.histogram) == size and day.occurrences]
+    if not now.occurrences or not days:
+        return
+    indices = [stability_index(now.histogram, day.histogram) for day in days]
+    index, nearest = min(zip(indices, days, strict=True), key=itemgetter(0))
+    steps = [
+        stability_index(following.histogram, previous.histogram)
+        for previous, following in itertools.pairwise(days)
+    ]
+    usual = statistics.median(steps or [0.0])
+    effect = statistics.median(day.design_effect for day in recent)
+    chance = effect * (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
+    allowed = max(gate.stability + usual, accepted["stability"]) + 2 * chance
+    if index > allowed:
+        text = f"population stability index {index:.2f}, {usual:.2f} from day to day before"
+        yield Change("stability", index, text, index / max(allowed, 1e-9))
+
+
+CHECKS = (_coverage, _length, _new_ids, _distinct, _stability)  # the simplest first
 
 
 def ordinary(record: Iterable[DayRecord]) -> dict[str, Changes]:
@@ -78,27 +182,37 @@ def findings(
         return []
     days = "day" if len(recent) == 1 else f"{len(recent)} days"
     examples = effective_size(day.examples, [earlier.examples for earlier in recent])
-    deviations = []
+    changed: list[tuple[str, str, list[Change]]] = []
     for name, figures in day.inputs.items():
         usual = [earlier.inputs[name] for earlier in recent if name in earlier.inputs]
         if not usual or name in gate.exempt:
             continue
-        known = (accepted or {}).get(name, {})
-        if changes := list(_of_input(gate, figures, usual, examples, known)):
-            is_label = name.startswith(LABEL + " ")
-            kind = "" if is_label else "numeric." if figures.edges else "slots."
-            text, worst = changes[0].sentence.format(days=days), max(c.weight for c in changes)
-            sizes = {} if is_label else {c.threshold: round(c.size, 4) for c in changes}
-            deviations.append(Anomaly(f"{kind}{name}: {text}", worst, name, sizes))
+        known = defaultdict(float, (accepted or {}).get(name, {}))
+        changes = [c for check in CHECKS for c in check(gate, figures, usual, known, examples)]
+        kind = "numeric" if figures.edges else "slots"
+        is_label = name.startswith(LABEL + " ")
+        changed.append((name, "", changes) if is_label else (f"{kind}.{name}", name, changes))
     for name, rate in day.labels.items():
         rates = [earlier.labels[name] for earlier in recent if name in earlier.labels]
-        if f"{LABEL} {name}" in day.inputs or not rates:
+        if f"{LABEL} {name}" not in day.inputs and rates:
+            independent = examples / label_effect(name, recent)
+            changed.append((f"{LABEL} {name}", "", list(_of_label(gate, rate, rates, independent))))
+    anomalies = []
+    for title, name, changes in changed:
+        if not changes:
             continue
-        independent = examples / label_effect(name, recent)
-        if (label := _of_label(gate, rate, rates, independent)) is not None:
-            text, weight = label
-            deviations.append(Anomaly(f"{LABEL} {name}: {text.format(days=days)}", weight))
-    return sorted(deviations, key=lambda finding: -finding.weight)
+        simplest = changes[0].threshold
+        text = changes[0].sentence.format(days=days)
+        sizes = {change.threshold: round(change.size, 4) for change in changes} if name else {}
+        anomalies.append(
+            Anomaly(
+                f"{title}: {text} (gate.{simplest}={getattr(gate, simplest):g})",
+                max(change.weight for change in changes),
+                name,
+                sizes,
+            )
+        )
+    return sorted(anomalies, key=lambda anomaly: -anomaly.weight)
 
 
 def effective_size(now: float, recent: Sequence[float]) -> float:
@@ -135,124 +249,6 @@ def backwards(auc: float, recent: Sequence[float]) -> Anomaly:
     )
 
 
-def _of_input(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float, accepted: Changes
-) -> Iterator[Change]:
-    """What of one input is beyond the thresholds, and beyond what was accepted; simplest first."""
-    effect = statistics.median(day.design_effect for day in recent)
-    independent = examples / statistics.median(day.coverage_effect for day in recent)
-    yield from _coverage(gate, now, recent, independent, accepted.get("coverage", 0.0))
-    yield from _length(gate, now, recent, accepted.get("length", 0.0))
-    known = [day.known for day in recent if day.known is not None]
-    if now.known is not None and known:
-        draws = (
-            effective_size(
-                now.occurrences, [day.occurrences for day in recent if day.known is not None]
-            )
-            / effect
-        )
-        most = max(gate.new_ids, accepted.get("new_ids", 0.0))
-        least = min(known) * (1 - most) - DEVIATIONS / 2 / math.sqrt(draws)
-        if now.known < least:
-            new = [1 - day for day in known]
-            yield Change(
-                "new_ids",
-                1 - now.known / min(known),
-                f"{1 - now.known:.1%} of its occurrences are of ids without a row, "
-                f"{_span(new, '{:.1%}')} on the {{days}} before (gate.new_ids={gate.new_ids:g})",
-                1 + (least - now.known) / max(min(known), 1e-9),
-            )
-    yield from _distinct(gate, now, recent, accepted.get("distinct", 0.0))
-    yield from _stability(gate, now, recent, effect, accepted.get("stability", 0.0))
-
-
-def _coverage(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], examples: float, accepted: float
-) -> Iterator[Change]:
-    usual = [day.coverage for day in recent]
-    low, high = min(usual), max(usual)
-    apart = max(low - now.coverage, now.coverage - high)
-    allowed = max(gate.coverage, accepted) + DEVIATIONS / 2 / math.sqrt(max(examples, 1))
-    gone = now.coverage < GONE * low and low * examples >= FEWEST and apart > accepted
-    if apart > allowed or gone:
-        yield Change(
-            "coverage",
-            apart,
-            f"coverage {now.coverage:.1%}, {_span(usual, '{:.1%}')} on the {{days}} before "
-            f"(gate.coverage={gate.coverage:g})",
-            10.0 if gone else apart / max(allowed, 1e-9),
-        )
-
-
-def _length(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], accepted: float
-) -> Iterator[Change]:
-    days = [day for day in recent if day.occurrences]
-    if not now.occurrences or not days or now.edges is not None:
-        return
-    lengths = [day.length for day in days]
-    # Below 1 are only days whose ids are all that of missing values, which is one of an example.
-    factor = _factor(max(now.length, 1), max(min(lengths), 1), max(*lengths, 1))
-    draws = effective_size(now.occurrences, [day.occurrences for day in days])
-    draws /= statistics.median(day.length_effect for day in recent)
-    allowed = max(gate.length, accepted) * (1 + DEVIATIONS / math.sqrt(draws))
-    if factor > allowed:
-        yield Change(
-            "length",
-            factor,
-            f"{now.length:.3g} ids per example that has any, {_span(lengths, '{:.3g}')} on the "
-            f"{{days}} before (gate.length={gate.length:g})",
-            _weight(factor, allowed),
-        )
-
-
-def _distinct(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], accepted: float
-) -> Iterator[Change]:
-    """More examples may have more distinct ids, at most in proportion."""
-    pairs = [(day.distinct, day.occurrences) for day in recent if day.distinct]
-    if not now.distinct or not pairs:
-        return
-    most = max(ids * max(now.occurrences / all_, 1) for ids, all_ in pairs)
-    least = min(ids * min(now.occurrences / all_, 1) for ids, all_ in pairs)
-    factor = _factor(now.distinct, least, most)
-    allowed = max(gate.distinct, accepted) * (1 + DEVIATIONS / math.sqrt(now.distinct))
-    if factor > allowed:
-        counts = [ids for ids, _ in pairs]
-        yield Change(
-            "distinct",
-            factor,
-            f"{now.distinct:,.0f} distinct ids, {_span(counts, '{:,.0f}')} on the {{days}} before "
-            f"(gate.distinct={gate.distinct:g})",
-            _weight(factor, allowed),
-        )
-
-
-def _stability(
-    gate: Gate, now: OfInput, recent: Sequence[OfInput], effect: float, accepted: float
-) -> Iterator[Change]:
-    """An input that changes every day may change as much again."""
-    size = len(now.histogram)
-    days = [day for day in recent if len(day.histogram) == size and day.occurrences]
-    if not now.occurrences or not days:
-        return
-    nearest = min(days, key=lambda day: stability_index(now.histogram, day.histogram))
-    index = stability_index(now.histogram, nearest.histogram)
-    pairs = itertools.pairwise(day.histogram for day in days)
-    steps = [stability_index(following, previous) for previous, following in pairs]
-    usual = statistics.median(steps) if steps else 0.0
-    chance = effect * (size - 1) * (1 / now.occurrences + 1 / nearest.occurrences)
-    allowed = max(gate.stability + usual, accepted) + 2 * chance
-    if index > allowed:
-        yield Change(
-            "stability",
-            index,
-            f"population stability index {index:.2f}, {usual:.2f} from day to day before "
-            f"(gate.stability={gate.stability:g})",
-            index / max(allowed, 1e-9),
-        )
-
-
 def stability_index(now: Sequence[int], recent: Sequence[int]) -> float:
     """The population stability index of two histograms: sum of (p - q) ln(p / q).
 
@@ -267,23 +263,28 @@ def stability_index(now: Sequence[int], recent: Sequence[int]) -> float:
 
 def _of_label(
     gate: Gate, rate: float, recent: Sequence[float], examples: float
-) -> tuple[str, float] | None:
+) -> Iterator[Change]:
     """A label's mean, and 1 minus its mean: each may change by the factor gate.label_rate."""
-    worst = 0.0
+    text = f"its mean is {rate:.4g}, {_span(recent, '{:.4g}')} on the {{days}} before"
     for turn in (False, True):
         # One more of each, so that a day without clicks is not infinitely far away.
-        now, low, high = (
+        now, *ends = (
             ((1 - value if turn else value) * examples + 1) / (examples + 2)
-            for value in (rate, *sorted((min(recent), max(recent)), reverse=turn))
+            for value in (rate, min(recent), max(recent))
         )
-        expected = max(min(low, high) * examples, 1)
-        allowed = gate.label_rate * (1 + DEVIATIONS / math.sqrt(expected))
-        if (factor := _factor(now, min(low, high), max(low, high))) > allowed:
-            worst = max(worst, _weight(factor, allowed))
-    if not worst:
-        return None
-    text = f"its mean is {rate:.4g}, {_span(recent, '{:.4g}')} on the {{days}} before"
-    return f"{text} (gate.label_rate={gate.label_rate:g})", worst
+        draws = max(min(ends) * examples, 1)
+        factor = _factor(now, min(ends), max(ends))
+        yield from _multiple("label_rate", factor, gate.label_rate, draws, text)
+
+
+def _multiple(
+    threshold: str, factor: float, most: float, draws: float, text: str
+) -> Iterator[Change]:
+    """The change by a factor of what was counted `draws` times, if it is more than `most`."""
+    allowed = most * (1 + DEVIATIONS / math.sqrt(draws))
+    if factor > allowed:
+        weight = math.log(factor) / math.log(max(allowed, 1.0001)) if factor < math.inf else 100.0
+        yield Change(threshold, factor, text, weight)
 
 
 def _factor(value: float, low: float, high: float) -> float:
@@ -291,10 +292,6 @@ def _factor(value: float, low: float, high: float) -> float:
     if value > high:
         return value / high if high > 0 else math.inf
     return low / value if value > 0 else math.inf if low > 0 else 1.0
-
-
-def _weight(factor: float, allowed: float) -> float:
-    return math.log(factor) / math.log(max(allowed, 1.0001)) if factor < math.inf else 100.0
 
 
 def _span(values: Sequence[float], form: str) -> str:

@@ -30,7 +30,7 @@ from tnctl.model.parameter_tables import TableFigures, total_bytes
 from tnctl.progress import waiting
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf, Life
-from tnctl.training import recalibrating, row_life, run_folder
+from tnctl.training import row_life, run_folder, schedule
 from tnctl.training.baseline import baseline_of
 from tnctl.training.days.daily import Daily
 from tnctl.training.observers import Stopwatch, show_metrics
@@ -46,7 +46,7 @@ from tnctl.training.report.report_document import (
 )
 from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.run_folder import Log
-from tnctl.training.saving import Checkpoints
+from tnctl.training.saving import Checkpoints, recalibrated_heads
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
@@ -99,7 +99,7 @@ def write_report(
         validation=state.validation,
         days=None if daily is None else tuple(record.summary() for record in daily.record),
         best=best_of(conf.evaluation.monitor, state),
-        recalibration=recalibrating.compared(model.recalibration, state) or None,
+        recalibration=recalibrated_heads(model.recalibration, state) or None,
         tables=sizes_of(model, tables),
         life=row_life.figures(model.layout, tables) or None,
         dense_weights=sum(model.dense.sizes),
@@ -223,7 +223,7 @@ def bounds(report: Report, name: str) -> tuple[float, float] | None:
 def of_calibration(conf: Conf, report: Report) -> Iterator[str]:
     """Predictions no better than the mean label, or too high or too low in all."""
     way = "more rows, or a lower optimizer.embedding.learning_rate"
-    if not recalibrating.is_wanted(conf):
+    if not schedule.recalibrates(conf):
         way = "evaluation.recalibrate=auto"
     ne, copc = bounds(report, "ne"), bounds(report, "copc")
     if ne is not None and ne[0] >= 1:

@@ -17,6 +17,7 @@ from tnctl.evaluation.split_scoring import ValueFigures
 from tnctl.model.parameter_tables import Recalibration
 from tnctl.training.report.worker_figures import ExchangeReport, WorkerFigures
 
+TENSORBOARD = "tensorboard"  # the folder of a run for its event files
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
 

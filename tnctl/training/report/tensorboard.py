@@ -20,7 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
 from tnctl.ownership import Claims
-from tnctl.training.run_folder import TENSORBOARD
+from tnctl.training.report.report_document import TENSORBOARD
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model

@@ -31,7 +31,8 @@ from tnctl.errors import Failure, UserError, refuse_if, shortened
 from tnctl.evaluation.metrics import METRICS, shown
 from tnctl.masking import masked
 from tnctl.schema import Conf
-from tnctl.training import events, run_folder
+from tnctl.training import loop as events
+from tnctl.training import run_folder
 from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run import train
 from tnctl.training.search.search_confs import (
