@@ -38,7 +38,8 @@ from tnctl.training.loop import (
 )
 from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.report.worker_figures import KINDS, WorkerSums
-from tnctl.training.run_folder import TENSORBOARD, Log
+from tnctl.training.report.report_document import TENSORBOARD
+from tnctl.training.run_folder import Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState
 from tnctl.training.workers import SplitMetrics, Workers
