@@ -14,7 +14,7 @@ from tnctl import documents, files, manifest
 from tnctl.checkpoint import difference, listing, rows, verification
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Parent
-from tnctl.cli.checkpoint import PARTS
+from tnctl.cli.checkpoint import FIND
 
 
 @pytest.fixture(scope="module")
@@ -601,7 +601,7 @@ def test_where_nothing_is(cli, tmp_path, command):
     assert "nowhere has no checkpoint" in done.line
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", FIND)
 def test_help_of_each(cli, tmp_path, name):
     done = cli("checkpoint", name, "--help", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
