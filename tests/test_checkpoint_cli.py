@@ -70,12 +70,8 @@ def test_list(cli, saved, home):
         assert entry["bytes"] == sum(p.stat().st_size for p in stored)
         assert entry["day"] == "2021-07-24"
     for url in ("run/", "run/checkpoints", str(home / "run"), f"file://{home}/run"):
-        assert [checkpoint["step"] for checkpoint in report_of(cli, "list", url, cwd=home)] == [
-            10,
-            20,
-            30,
-            40,
-        ]
+        steps = [entry["step"] for entry in report_of(cli, "list", url, cwd=home)]
+        assert steps == [10, 20, 30, 40]
     done = cli("checkpoint", "list", "run", cwd=home)
     assert (done.code, done.err) == (0, "")
     assert "delta of 30" in done.out

@@ -118,14 +118,8 @@ def test_keys_take_the_names_of_the_user():
     assert "slots.user.width" in schema.keys_like("slots.user.x")
     assert "optimizer.groups.user.linear.l2" in schema.keys_like("optimizer.groups.user")
     assert len(schema.keys_like("data.labels.ctr.column")) == len(schema.all_keys())
-    assert schema.branches() == [
-        "slots",
-        "numeric",
-        "optimizer.groups",
-        "data.times",
-        "data.labels",
-        "life.groups",
-    ]
+    branches = ["slots", "numeric", "optimizer.groups", "data.times", "data.labels", "life.groups"]
+    assert schema.branches() == branches
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tnctl import files
-from tnctl.api.calls import Url, choice, in_one_line, overrides_of, text_of
+from tnctl.api.calls import Url, choice, in_one_line, text_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.model.quiet import quiet_tensorflow
 
@@ -82,7 +82,7 @@ def score(
     source_kind = choice("format", kind or format_of(source) or FORMATS[0], FORMATS)
     to_kind = kind or format_of(to) or source_kind
     with in_one_line():
-        keys = values_of(overrides_of(overrides))
+        keys = values_of(list(overrides))
         require_serving(graph, embeddings)
         if source != STANDARD and not files.exists(source):
             with files.open_input(source):  # raises what is wrong; a pipe can be opened only once

@@ -57,7 +57,8 @@ class Line:
 
     def conf(self, texts: dict[str, str]) -> Conf:
         """The conf with these values. Raises UserError."""
-        return compose.compose(self.path, self.with_values(texts))
+        with COMPOSING:
+            return compose.compose(self.path, self.with_values(texts))
 
 
 @dataclass(frozen=True)
