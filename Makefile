@@ -90,7 +90,7 @@ format: $(DEVELOP)  ## rewrite the sources in the project's style
 	$(BIN)/clang-format -i csrc/*.c csrc/*.h csrc/tests/*.c csrc/tests/*.h $(EXAMPLES)
 
 docs: $(INSTALLED)  ## docs/conf.md from the schema
-	$(BIN)/python -m tnctl.cli.reference > docs/conf.md
+	$(BIN)/python -m tnctl.cli.help > docs/conf.md
 
 system-packages:  ## Debian packages that some tests need and else skip: C++ compiler, shells, iproute2; and those that all need
 	apt-get update --quiet --quiet

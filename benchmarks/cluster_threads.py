@@ -113,13 +113,13 @@ def work() -> None:
 
 def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     """`tnctl train cluster=local` with workers that have a sampler."""
-    from tnctl.cli import compose
     from tnctl.cluster.joining.liveness import SILENCE
+    from tnctl.composing import compose
     from tnctl.launch.local_processes import LocalProcesses
     from tnctl.launch.supervisor import TRAIN, Supervisor
 
     values = [f"output={output}/run", "cluster=local", f"cluster.workers={WORKERS}", *overrides]
-    conf = compose.compose_line(Path(conf_file), values, takes_cluster=True)
+    conf = compose.compose_run(Path(conf_file), values, takes_cluster=True)
     task = {
         "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0,
         "accept": False,

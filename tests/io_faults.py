@@ -135,8 +135,8 @@ def _open(fault: Fault):
 
 # What commands import, which takes longer than all that they do.
 IMPORTED = (
-    "tnctl.cli.checkpoint", "tnctl.cli.evaluate", "tnctl.cli.fold", "tnctl.cli.predict",
-    "tnctl.cli.prepare", "tnctl.cli.score", "tnctl.cli.split_graph", "tnctl.cli.train",
+    "tnctl.cli.checkpoint", "tnctl.cli.model_commands", "tnctl.cli.serving_commands",
+    "tnctl.cli.training_commands", "tnctl.api.artefacts", "tnctl.api.training",
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.checkpoint_inspection",
     "tnctl.checkpoint.verification",
     "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",

@@ -10,8 +10,8 @@ from conftest import CONF, ROWS
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cli import compose
 from tnctl.cluster.workers.share import Share
+from tnctl.composing import compose
 from tnctl.data import batch_sizes, generated
 from tnctl.data.sources import RowCount, Source
 from tnctl.errors import Failure, Stopped

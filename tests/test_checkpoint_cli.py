@@ -14,7 +14,7 @@ from tnctl import documents, files, manifest
 from tnctl.checkpoint import difference, listing, rows, verification
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Parent
-from tnctl.cli.checkpoint import PARTS
+from tnctl.cli.checkpoint import FIND
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,8 @@ def test_list(cli, saved, home):
         assert entry["bytes"] == sum(p.stat().st_size for p in stored)
         assert entry["day"] == "2021-07-24"
     for url in ("run/", "run/checkpoints", str(home / "run"), f"file://{home}/run"):
-        assert [checkpoint["step"] for checkpoint in report_of(cli, "list", url, cwd=home)] == [
-            10,
-            20,
-            30,
-            40,
-        ]
+        steps = [entry["step"] for entry in report_of(cli, "list", url, cwd=home)]
+        assert steps == [10, 20, 30, 40]
     done = cli("checkpoint", "list", "run", cwd=home)
     assert (done.code, done.err) == (0, "")
     assert "delta of 30" in done.out
@@ -601,7 +597,7 @@ def test_where_nothing_is(cli, tmp_path, command):
     assert "nowhere has no checkpoint" in done.line
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", FIND)
 def test_help_of_each(cli, tmp_path, name):
     done = cli("checkpoint", name, "--help", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")

@@ -18,8 +18,8 @@ import pytest
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cli import compose
 from tnctl.cluster.rank_0 import cluster_workers
+from tnctl.composing import compose
 from tnctl.errors import Stopped
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import score
@@ -36,7 +36,7 @@ def parts(workspace):
 def conf_of(workspace, monkeypatch, *overrides, output="run"):
     monkeypatch.chdir(workspace)
     given = [f"output={output}", "train.threads=1", "evaluation.ablate=false", *overrides]
-    return compose.compose_line(workspace / "small.yaml", given, takes_cluster=True)
+    return compose.compose_run(workspace / "small.yaml", given, takes_cluster=True)
 
 
 def digest_of(folder):

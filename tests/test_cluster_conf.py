@@ -6,8 +6,8 @@ import pytest
 from conftest import CONF
 
 from tnctl import saved_conf, schema, shipped
-from tnctl.cli import compose
-from tnctl.cli.command_names import COMMANDS
+from tnctl.cli.commands import COMMANDS
+from tnctl.composing import compose
 from tnctl.errors import UserError
 from tnctl.training.run_folder import NOT_COMPARED
 

@@ -14,10 +14,10 @@ from cluster_in_one_process import train_together
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cli import compose
 from tnctl.cluster import shared_output
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.workers import share
+from tnctl.composing import compose
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import kept_negatives
 from tnctl.errors import Failure, UserError
@@ -31,7 +31,7 @@ MEASURED = ["~slots.price_range", "numeric.quality.mean=0", "numeric.quality.dev
 
 def composed(folder, monkeypatch, *overrides):
     monkeypatch.chdir(folder)
-    return compose.compose_line(folder / "small.yaml", ["train.threads=1", *overrides])
+    return compose.compose_run(folder / "small.yaml", ["train.threads=1", *overrides])
 
 
 def together(conf, workers, **options):

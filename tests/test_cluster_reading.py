@@ -21,9 +21,9 @@ from conftest import CONF, run_process, write_clicks
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cli import compose
 from tnctl.cluster.messages import prediction_blocks
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
+from tnctl.composing import compose
 from tnctl.errors import Failure
 from tnctl.evaluation import predictions
 from tnctl.evaluation.model_readers import LocalReader

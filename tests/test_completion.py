@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tnctl import shipped
-from tnctl.cli.command_names import COMMANDS
+from tnctl.cli.commands import COMMANDS
 from tnctl.cli.completion import SCRIPTS, words
 
 

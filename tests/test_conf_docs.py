@@ -1,6 +1,5 @@
 """docs/conf.md is what the schema says, and says every key."""
 
-import importlib
 import math
 import re
 from pathlib import Path
@@ -9,20 +8,19 @@ import pytest
 
 from tnctl import schema
 from tnctl.cli import help as helping
-from tnctl.cli import reference
+from tnctl.cli.commands import COMMANDS
 from tnctl.errors import UserError
 
-TRAIN = "tnctl.cli.train"
 PAGE = Path(__file__).parent.parent / "docs/conf.md"
 
 
 def test_the_page_is_made_from_the_schema():
-    assert PAGE.read_text() == reference.page(), "docs/conf.md is old: make docs"
+    assert PAGE.read_text() == helping.page(), "docs/conf.md is old: make docs"
 
 
 def test_every_key_is_on_the_page():
     documented = set()
-    for titles, table in re.findall(r"^### (.*)\n\n.*\n\n((?:\|.*\n)+)", reference.page(), re.M):
+    for titles, table in re.findall(r"^### (.*)\n\n.*\n\n((?:\|.*\n)+)", helping.page(), re.M):
         places = re.findall(r"`([\w.]+)`", titles) or [""]
         for key in re.findall(r"^\| `(\w+)`", table, re.M):
             documented |= {f"{place}.{key}".lstrip(".") for place in places}
@@ -52,9 +50,9 @@ def test_help_and_the_page_have_ranges_and_conditions(monkeypatch):
     """Of every key its sentence, its range and what it is only for, in both."""
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(helping, "WIDEST", 1000)
-    text = helping.command_help("train", "", importlib.import_module(TRAIN), whole=True)
+    text = helping.command_help("train", "", whole=True)
     text = " ".join(text.split())
-    page = reference.page().replace("\\|", "|")
+    page = helping.page().replace("\\|", "|")
     for path, key in schema.all_keys().items():
         limit, meaning = key.declaration.limit, key.declaration.meaning
         assert f"{meaning} ({limit})" in text if limit else meaning in text, path
@@ -120,18 +118,12 @@ def test_keys_take_the_names_of_the_user():
     assert "slots.user.width" in schema.keys_like("slots.user.x")
     assert "optimizer.groups.user.linear.l2" in schema.keys_like("optimizer.groups.user")
     assert len(schema.keys_like("data.labels.ctr.column")) == len(schema.all_keys())
-    assert schema.branches() == [
-        "slots",
-        "numeric",
-        "optimizer.groups",
-        "data.times",
-        "data.labels",
-        "life.groups",
-    ]
+    branches = ["slots", "numeric", "optimizer.groups", "data.times", "data.labels", "life.groups"]
+    assert schema.branches() == branches
 
 
-@pytest.mark.parametrize("command", sorted(helping.USED))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_what_a_command_is_said_to_use_exists(command):
-    for prefix in helping.USED[command]:
+    for prefix in COMMANDS[command].keys or ():
         assert any(f"{path}.".startswith(f"{prefix}.") for path in schema.all_keys()), prefix
     assert set(schema.all_keys()) >= helping.TRAINING_ONLY

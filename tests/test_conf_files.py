@@ -7,7 +7,7 @@ import pytest
 from conftest import CONF
 
 from tnctl import limits, schema
-from tnctl.cli import compose
+from tnctl.composing import compose
 from tnctl.errors import UserError
 
 HEAD = "defaults: [schema, {recipe: lr}, _self_]\n"

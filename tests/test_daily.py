@@ -14,7 +14,8 @@ from conftest import CONF
 
 from tnctl import schema
 from tnctl.checkpoint.load import digest, newest
-from tnctl.cli import arguments, compose
+from tnctl.cli import arguments
+from tnctl.composing import compose
 from tnctl.data import days as of_data
 from tnctl.data import generated
 from tnctl.data.days import Days, conf_of_day, day_number, days_of, in_order

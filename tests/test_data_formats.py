@@ -711,7 +711,7 @@ SHIPPED = {
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_confs_read_their_files(tmp_path, name):
-    from tnctl.cli import compose
+    from tnctl.composing import compose
     from tnctl.data.features import Features
     from tnctl.data.statistics import measure
     from tnctl.data.windows import windows
@@ -723,7 +723,7 @@ def test_shipped_confs_read_their_files(tmp_path, name):
         (tmp_path / file).write_bytes(data)
     root = [] if name == "generated" else [f"data.root={tmp_path}"]
     given = [f"data={name.split()[0]}", *root, *overrides]
-    conf = compose.compose_line(compose.conf_file("lr"), given)
+    conf = compose.compose_run(compose.conf_file("lr"), given)
     assert len(conf.slots) == slots
     features = Features(conf, [(list(conf.slots), [1] * slots)], measure(conf))
     [window] = windows(Source(conf, "train"), features)

@@ -18,7 +18,7 @@ from test_cluster import conf_of, digest_of
 
 from benchmarks import network_nodes
 from tnctl import files
-from tnctl.cli import compose
+from tnctl.composing import compose
 from tnctl.errors import Failure
 from tnctl.launch import env_workers, environment
 

@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks import planted_tables
 from tnctl import shipped
-from tnctl.cli import compose
+from tnctl.composing import compose
 
 
 def test_init_then_train(cli, ran, tmp_path):

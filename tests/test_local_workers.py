@@ -9,8 +9,8 @@ import pytest
 from conftest import CONF, write_clicks
 
 from tnctl import files, schema
-from tnctl.cli import compose
 from tnctl.cluster import worker_errors
+from tnctl.composing import compose
 from tnctl.errors import UserError
 from tnctl.launch import local_workers
 from tnctl.launch.local_processes import LocalProcesses

@@ -102,7 +102,7 @@ def test_a_conf_is_the_one_of_the_command(ran, trained, monkeypatch):
         ("deepfm", "train.epochs=2", "overrides is a list of texts"),
         ("deepfm", [("train.epochs", 2)], "an override is a text"),
         ("deepfm", ["-m"], "an override is a text"),
-        ("deepfm", ["overwrite=true"], "overwrite= is an argument of commands"),
+        ("deepfm", ["overwrite=true"], "no key 'overwrite'"),
         ("deepfm", ["seed=1,2"], "has several values"),
         ("deepfm", ["cluster.workers=2"], "is for workers, which nothing starts"),
     ],
@@ -418,7 +418,7 @@ def test_the_report(run, trained, run_copy):
         (("nothing",), {}, "nothing has no complete checkpoint"),
         ((7,), {}, "output is a path or URL"),
         (("run",), {"overrides": ["output=run"]}, "Give it as the first argument"),
-        (("run",), {"overrides": ["conf=lr"]}, "is an argument of commands"),
+        (("run",), {"overrides": ["conf=lr"]}, "no key 'conf'"),
         (("run",), {"overrides": ["slots.user_id.seed=5"]}, "trained with"),
         (("run",), {"overrides": ["cluster=local"]}, "one process"),
     ],
@@ -442,6 +442,44 @@ def test_what_commands_ask_of_a_run(ran, trained, run, expected, tmp_path, monke
     assert all(figure.held for figure in run.verify_serving(graph, embeddings))
     alone = tnctl.open(checkpoint=run.checkpoint)
     assert "give to=URL too" in refused(alone.predict_files)
+
+
+def test_functions_of_the_other_commands(run_copy, monkeypatch, cli):
+    """Each with its command, whose answer is the same."""
+    monkeypatch.chdir(run_copy)
+    run = tnctl.open("run")
+    run.split_graph()
+    run.export_embeddings()
+    graph, embeddings = "run/graph", "run/embeddings"
+    assert all(figure.held for figure in tnctl.verify_artefacts(graph, embeddings))
+    assert all(figure.held for figure in run.verify_serving())
+    rows = tnctl.score(graph, embeddings, "clicks/test.csv", "scores.csv")
+    assert rows == Path("scores.csv").read_text().count("\n") - 1 > 0
+    named = [f"graph={graph}", f"embeddings={embeddings}", "input=clicks/test.csv", "to=same.csv"]
+    assert cli("score", *named, cwd=run_copy).code == 0
+    assert Path("scores.csv").read_text() == Path("same.csv").read_text()
+    assert "takes no seed=" in refused(tnctl.score, graph, embeddings, overrides=["seed=3"])
+    assert "no format 'orc'" in refused(tnctl.score, graph, embeddings, kind="orc")
+    assert "nothing to fold" in refused(tnctl.fold, "redis://host", "folded")
+    conf = tnctl.compose("small.yaml", ["output=new"])
+    assert tnctl.check(conf, rows=100).sample_rows == 100
+    assert "rows must be at least 1" in refused(tnctl.check, conf, rows=0)
+    assert "a conf that compose made" in refused(tnctl.check, "small.yaml")
+    tnctl.prepare(conf, "ids")
+    assert Path("ids/manifest.json").exists()
+    assert [entry.name for entry in tnctl.runs(".").runs] == ["run"]
+    assert "no metric 'nope'" in refused(tnctl.runs, ".", "nope")
+    assert "either step=N or day=DAY" in refused(tnctl.rollback, "run")
+    checkpoint, moved = tnctl.rollback("run", step=run.step)
+    assert (checkpoint, moved) == (run.checkpoint, [])
+
+
+def test_sweeps_and_searches(workspace, monkeypatch):
+    monkeypatch.chdir(workspace)
+    assert tnctl.sweep("small.yaml", ["seed=1,2", "output=two"]) == 0
+    assert sorted(path.name for path in Path("two").iterdir()) == ["seed=1", "seed=2"]
+    assert "trains once for each" in refused(tnctl.sweep, "small.yaml", ["seed=1"])
+    assert "between 1 and" in refused(tnctl.search, "small.yaml", ["seed=1,2"], trials=0)
 
 
 def test_damaged_runs(run_copy, rows):

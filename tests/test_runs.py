@@ -266,7 +266,7 @@ def test_names_and_values_are_only_text(tmp_path, cli):
 
 def test_a_trial_that_a_search_ended_is_pruned(workspace, cli, monkeypatch):
     pytest.importorskip("optuna")
-    from tnctl.cli.compose import compose
+    from tnctl.composing.compose import compose
     from tnctl.training.search.search_loop import run_trial
 
     monkeypatch.chdir(workspace)

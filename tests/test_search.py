@@ -33,7 +33,7 @@ class KilledError(BaseException):
 
 @pytest.fixture(scope="module")
 def conf(_workspace):
-    from tnctl.cli.compose import compose
+    from tnctl.composing.compose import compose
 
     return compose(_workspace / "small.yaml", [])
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 from test_sweeps import refused_before_training
 
-from tnctl.cli.compose import conf_file
-from tnctl.cli.search import command, parameters_of
+from tnctl.api.search import command, parameters_of
+from tnctl.composing.compose import conf_file
 from tnctl.training.search.search_confs import Parameter
 
 FORMS = [
@@ -43,7 +43,7 @@ def test_values_in_hydras_grammar(text, expected):
 
 
 def test_values_become_texts_that_hydra_reads_as_the_same_values():
-    from tnctl.cli.compose import parsed_overrides
+    from tnctl.composing.compose import parsed_overrides
 
     number = Parameter(key="seed", kind="float", low=0.0, high=1.0)
     for value in (1e-05, 0.1 + 0.2, 1e22, -0.0, 7, 123456789012345):

@@ -345,12 +345,12 @@ def test_urls_are_compared_without_secrets(url, same):
 
 
 def test_an_error_of_a_library_has_none(run_without_secrets, monkeypatch):
-    from tnctl.cli import evaluate
+    from tnctl.cli import model_commands
 
     def failing(_):
         raise RuntimeError(f"cannot connect to s3://ali:{PASSWORD}@host")
 
-    monkeypatch.setattr(evaluate, "chosen", lambda *_, **__: failing(None))
+    monkeypatch.setattr(model_commands, "chosen", lambda *_, **__: failing(None))
     done = run_without_secrets("evaluate", "output=run", code=1)
     assert "RuntimeError: cannot connect to s3://***@host" in done.err
 

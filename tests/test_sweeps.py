@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tnctl.cli.sweep import LONGEST_NAME, folders
+from tnctl.api.sweep import LONGEST_NAME, folders
 from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.sweeping import show
 
@@ -190,7 +190,7 @@ def test_only_train_sweeps(cli, tmp_path):
 
 
 def test_every_form_of_values():
-    from tnctl.cli.compose import conf_file, sweep
+    from tnctl.composing.compose import conf_file, sweep
 
     jobs = sweep(conf_file("deepfm"), ["seed=range(1,4)", "recipe=glob(*f*)", "train.epochs=2"])
     values = {(job.swept["seed"], job.swept["recipe"]) for job in jobs}

@@ -14,7 +14,7 @@ from test_file_urls import spec_that_runs
 
 from tnctl import files, saved_conf, schema
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
-from tnctl.cli import compose
+from tnctl.composing import compose
 from tnctl.data.day_records import Fingerprint, is_day
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, UserError
@@ -369,11 +369,14 @@ def test_any_plain_value_comes_back(trained):
     values["data"]["missing"] = texts
     values["slots"]["item_id"]["column"] = "2024-01-01"
     values["optimizer"]["dense"]["epsilon"] = 1e-08
-    conf = compose.compose_saved(values, [])
+    conf = compose.compose_run(compose.saved(values), [])
     assert conf_to_json(conf) == conf_to_json(schema.from_values(values))
     # Overrides are the user's own, and may be resolved.
     override = "data.root=${output}/data"
-    assert compose.compose_saved(values, [override]).data.root == f"{values['output']}/data"
+    assert (
+        compose.compose_run(compose.saved(values), [override]).data.root
+        == f"{values['output']}/data"
+    )
 
 
 def test_what_could_not_be_read_again_is_not_trained(cli, workspace):

@@ -18,12 +18,21 @@ _MODULES = {
     "Failure": "errors",
     "Run": "api.opened_run",
     "UserError": "errors",
+    "check": "api.training",
     "compose": "api.calls",
     "first_conf": "api.starting",
+    "fold": "api.artefacts",
     "ids": "api.opened_run",
     "import_tensornet": "api.starting",
     "open": "api.opening",
+    "prepare": "api.training",
+    "rollback": "api.training",
+    "runs": "api.training",
+    "score": "api.artefacts",
+    "search": "api.search",
+    "sweep": "api.sweep",
     "train": "api.training",
+    "verify_artefacts": "api.artefacts",
 }
 
 

@@ -3,16 +3,18 @@
 import contextlib
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from tnctl import files
-from tnctl.api.calls import Url, in_one_line, text_of
+from tnctl import files, outputs
+from tnctl.api.artefacts import PREFIX, require_serving
+from tnctl.api.calls import GOLDEN_ROWS, Url, choice, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, Data
+from tnctl.serving.rows.export_formats import file_formats, server_format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from tnctl.evaluation.model_readers import LocalReader
     from tnctl.ownership import Claims
     from tnctl.serving.graph.graph_document import GraphManifest
-    from tnctl.serving.rows.export_document import RowsManifest
+    from tnctl.serving.rows.export_document import Filter, RowsManifest
     from tnctl.serving.verification import CheckedFigure
     from tnctl.training.report.report_document import Report
 
@@ -175,18 +177,17 @@ class Run:
             return predict_table(self._inference, self._conf, table)
 
     def predict_files(
-        self, to: Url | None = None, kind: str = "parquet", *, overwrite: bool = False
+        self, to: Url | None = None, kind: str | None = None, *, overwrite: bool = False
     ) -> int:
         """Write the scores of data.test, else of data.validation; returns the number of rows.
 
         `to` is a file or URL, by default predictions.KIND in the output of the run, and `kind` is
-        parquet, csv or jsonl. An existing file is replaced with `overwrite`, or when it is the
-        default one and tnctl wrote it. Columns are those of data.carry and of `predict`. Raises
-        UserError and Failure.
+        parquet, csv or jsonl, by default as the name of `to` says, else parquet. An existing file
+        is replaced with `overwrite`, or when it is the default one and tnctl wrote it. Columns are
+        those of data.carry and of `predict`. Raises UserError and Failure.
         """
-        refuse_if(kind not in PREDICTION_FORMATS, f"kind is one of {', '.join(PREDICTION_FORMATS)}")
-        split = split_given(self._conf.data, "score")
-        path, claims = self.place_of_predictions(to, kind)
+        split = self.check_predictions(to, kind, overwrite)
+        path, kind, claims = self.place_of_predictions(to, kind)
         reads = [link.folder for link in self._checkpoint.chain()]
         if self._conf.recipe_name.endswith(".py"):
             reads.append(self._conf.recipe_name)
@@ -205,15 +206,38 @@ class Run:
             )
             return rows
 
-    def place_of_predictions(self, to: Url | None, kind: str) -> "tuple[str, Claims | None]":
-        """The file that `predict_files` writes, and the list of tnctl's files that it is on."""
+    def check_predictions(self, to: Url | None, kind: str | None, overwrite: bool) -> str:
+        """The split that `predict_files` scores. Raises UserError and Failure as it does.
+
+        For another file at the place of the output, and data that is not there.
+        """
+        from tnctl.data import column_names, sources
+        from tnctl.evaluation import predictions
+
+        conf = self._conf
+        split = split_given(conf.data, "score")
+        predictions.check_carried(conf.data.carry, self.heads)
+        needed = [*column_names.columns_read(conf, labelled=False), *conf.data.carry]
+        sources.require(conf, [split], list(dict.fromkeys(needed)))
+        path, _, claims = self.place_of_predictions(to, kind)
+        outputs.refuse_overlap([path], sources.files_read(conf, [split]))
+        outputs.check_file(path, overwrite, claims)
+        return split
+
+    def place_of_predictions(
+        self, to: Url | None, kind: str | None
+    ) -> "tuple[str, str, Claims | None]":
+        """The file that `predict_files` writes, its format, and tnctl's list that it is on."""
         from tnctl import ownership
         from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
 
-        if to is not None:
-            return text_of(to, "to"), None
+        path = None if to is None else text_of(to, "to")
+        by_name = [name for name in PREDICTION_FORMATS if str(path).endswith(f".{name}")]
+        kind = choice("format", kind or [*by_name, "parquet"][0], PREDICTION_FORMATS)
+        if path is not None:
+            return path, kind, None
         path = self.place_of(f"{PREDICTIONS}.{kind}")
-        return path, ownership.Claims(self._conf.output, ownership.RUN, [PREDICTIONS_LIST])
+        return path, kind, ownership.Claims(self._conf.output, ownership.RUN, [PREDICTIONS_LIST])
 
     def place_of(self, name: str) -> str:
         """A file or folder in the output of the run. Raises UserError for a checkpoint alone."""
@@ -230,7 +254,7 @@ class Run:
         Plain values: `checkpoint`, `split`, the metrics, and `by` with evaluation.by. Raises
         UserError without such data, and Failure when it cannot be read.
         """
-        split = split_given(self._conf.data, "evaluate on")
+        split = self.check_evaluation()
         with self._tensorflow():
             from tnctl.documents import plain
             from tnctl.evaluation.split_scoring import figures_by_value
@@ -244,14 +268,27 @@ class Run:
         metrics.pop("histogram", None)  # long, and for the page of a run
         return {"checkpoint": self.checkpoint, "split": split, **metrics}
 
+    def check_evaluation(self) -> str:
+        """The split that `evaluate` takes. Raises UserError without one, Failure without data."""
+        from tnctl.data import column_names, sources
+        from tnctl.evaluation.value_figures import columns_of
+
+        conf = self._conf
+        split = split_given(conf.data, "evaluate on")
+        columns = [*column_names.columns_read(conf), *columns_of(conf).values()]
+        sources.require(conf, [split], columns)
+        return split
+
     def importance(self) -> "Importance":
         """What each input is worth, by its values shuffled: `tnctl ablate`.
 
         On data.validation, else on data.test. Raises UserError and Failure.
         """
+        from tnctl.data import column_names, sources
         from tnctl.evaluation.importance import MEASURED_SPLITS, permutation_importance
 
         split = split_given(self._conf.data, "score", MEASURED_SPLITS)
+        sources.require(self._conf, [split], column_names.columns_read(self._conf))
         with self._tensorflow():
             from tnctl.progress import waiting
 
@@ -274,47 +311,150 @@ class Run:
 
             return value_rows(self._reader, slot, values)
 
-    def split_graph(self, to: Url, **settings: Any) -> "GraphManifest":
-        """Write the dense graph to a folder or URL: `tnctl split-graph`.
+    def split_graph(
+        self,
+        to: Url | None = None,
+        *,
+        head: str | None = None,
+        frozen: bool = False,
+        linear: str = "sum",
+        golden: int = GOLDEN_ROWS,
+        sizes: Sequence[int] | str = (),
+        target_cpu: str | None = None,
+    ) -> "GraphManifest":
+        """Write the dense graph to a folder or URL, by default output/graph: `tnctl split-graph`.
 
-        `settings` are those of `tnctl.serving.graph.splitting.split`. Returns the content of
+        `sizes` are the batch sizes of aot=, as a list or its text. Returns the content of
         serving.json. Raises UserError and Failure.
         """
+        refuse_if(
+            target_cpu is not None and not sizes,
+            "target_cpu= says what aot= compiles for; give aot=[1,32] too",
+        )
+        to = self.place_of("graph") if to is None else text_of(to, "to")
+        outputs.check_folder(to)
         with self._tensorflow():
             from tnctl.model.graph import BY_SLOT, PACKED
             from tnctl.progress import say, waiting
-            from tnctl.serving.graph.splitting import split
+            from tnctl.serving.graph import aot
+            from tnctl.serving.graph.splitting import Linear, split
 
-            to = text_of(to, "to")
+            sizes = aot.sizes_of(str(sizes)) if sizes else ()
             with waiting("splitting the graph"):
-                manifest = split(self._checkpoint, self._conf, to, **settings)
+                manifest = split(
+                    self._checkpoint,
+                    self._conf,
+                    to,
+                    head=head,
+                    frozen=frozen,
+                    linear=choice("linear", linear, get_args(Linear)),
+                    golden=golden,
+                    sizes=sizes,
+                    target_cpu=target_cpu or aot.TARGET_CPU,
+                )
             for name in (BY_SLOT, PACKED):
                 say(f"signature {name}: {len(manifest.signatures.of(name))} inputs")
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")
             return manifest
 
-    def export_embeddings(self, to: Url, **settings: Any) -> "RowsManifest":
+    def export_embeddings(
+        self,
+        to: Url | None = None,
+        *,
+        encoding: str | None = None,
+        precision: str = "float32",
+        filter: "Filter | None" = None,
+        since: Url | None = None,
+        golden: int = GOLDEN_ROWS,
+        prefix: str | None = None,
+        grace: int | None = None,
+    ) -> "RowsManifest":
         """Write the rows to a folder or URL: `tnctl export-embeddings`.
 
-        `settings` are those of `tnctl.serving.rows.export.export`. Returns the manifest of the
-        export. Raises UserError and Failure.
+        `to` is by default output/embeddings, of a delta (`since`) output/embeddings-STEP;
+        `encoding` is the format of files. Returns the manifest. Raises UserError and Failure.
         """
+        since = None if since is None else text_of(since, "since")
+        to = self.place_of_export(to, encoding, since, {"prefix": prefix, "grace": grace})
         with self._tensorflow():
+            from tnctl.serving.rows.embeddings import GRACE
             from tnctl.serving.rows.export import export
+            from tnctl.serving.rows.export_document import Filter
+            from tnctl.serving.rows.precision import PRECISIONS
 
-            writers = None if self._processes is None else self._processes.writers()
-            to = text_of(to, "to")
-            return export(self._checkpoint, self._conf, to, writers=writers, **settings)
+            return export(
+                self._checkpoint,
+                self._conf,
+                to,
+                encoding=encoding,
+                precision=choice("precision", precision, PRECISIONS),
+                filter=filter or Filter(),
+                since=since,
+                golden=golden,
+                writers=None if self._processes is None else self._processes.writers(),
+                prefix=PREFIX if prefix is None else prefix,
+                grace=GRACE if grace is None else grace,
+            )
+
+    def place_of_export(
+        self,
+        to: Url | None,
+        encoding: str | None,
+        since: str | None,
+        of_redis: Mapping[str, str | int | None],
+    ) -> str:
+        """Where an export goes. Raises UserError for arguments that do not go together.
+
+        `of_redis` are the arguments that only an export to Redis takes.
+        """
+        name = "embeddings" if since is None else f"embeddings-{self.step}"
+        to = self.place_of(name) if to is None else text_of(to, "to")
+        if server_format(to):
+            start = self._conf.cluster.start
+            refuse_if(
+                start is not None,
+                f"cluster={start} is for exports to files: rows in Redis are written by one "
+                "process, which needs no room for all of them. Leave it out",
+            )
+            refuse_if(
+                encoding is not None,
+                "format= is of files; rows in Redis have one form. Leave it out",
+            )
+            return to
+        refuse_if(encoding == "redis", "format= is of files. Give to=redis://HOST:PORT/DB")
+        refuse_if(
+            encoding == "tensornet",
+            "tnctl no longer writes TensorNet's tables. format=text has their columns, without the "
+            "optimizer's state",
+        )
+        if encoding is not None:
+            choice("format", encoding, file_formats())
+        outputs.check_folder(to)
+        for key, value in of_redis.items():
+            refuse_if(
+                value is not None, f"{key}= is of Redis. Give to=redis://HOST:PORT/DB with it"
+            )
+        refuse_if(
+            since == "current" or server_format(since or ""),
+            "since= is of Redis, and a delta in files needs a base in files. Name its folder, or "
+            "give to=redis://HOST:PORT/DB",
+        )
+        return to
 
     def verify_serving(
-        self, graph: Url, embeddings: Url, *, prefix: str = "tnctl", endpoint: str | None = None
+        self,
+        graph: Url | None = None,
+        embeddings: Url | None = None,
+        *,
+        prefix: str = PREFIX,
+        endpoint: str | None = None,
     ) -> "list[CheckedFigure]":
         """Compare a graph and embeddings with the model: `tnctl verify-serving`.
 
-        With `endpoint`, the URL of a running service, golden rows are sent to it too. Raises
-        UserError and Failure.
+        By default output/graph and output/embeddings. With `endpoint`, the URL of a running
+        service, golden rows are sent to it too. Raises UserError and Failure.
         """
-        graph, embeddings = text_of(graph, "graph"), text_of(embeddings, "embeddings")
+        graph, embeddings = self.check_serving(graph, embeddings)
         checkpoint = self._checkpoint
         with self._tensorflow():
             from tnctl.progress import waiting
@@ -329,6 +469,23 @@ class Run:
                         endpoint, graph, embeddings, prefix, checkpoint
                     )
                 return figures
+
+    def check_serving(self, graph: Url | None, embeddings: Url | None) -> tuple[str, str]:
+        """The graph and the embeddings, by default those in the output.
+
+        Raises Failure when they, or columns of the data that they are compared on, are not there.
+        """
+        from tnctl.data import column_names, sources
+
+        output = self._conf.output
+        graph = files.join(output, "graph") if graph is None else text_of(graph, "graph")
+        if embeddings is None:
+            embeddings = files.join(output, "embeddings")
+        embeddings = text_of(embeddings, "embeddings")
+        require_serving(graph, embeddings)
+        with contextlib.suppress(files.AbsentError):  # for which the comparison knows a way out
+            sources.require(self._conf, ["validation"], column_names.columns_read(self._conf))
+        return graph, embeddings
 
     @contextlib.contextmanager
     def _tensorflow(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tnctl.api.calls import COMPOSING, Url, in_one_line, text_of
+from tnctl.api.calls import COMPOSING, Url, in_one_line, overrides_of, text_of
 from tnctl.api.opened_run import Run
 from tnctl.errors import UserError, refuse_if
 from tnctl.saved_conf import conf_of, conf_to_json, refuse_odd_urls
@@ -30,8 +30,6 @@ def open(
     under way. The conf is the checkpoint's own, with `overrides`. The model is loaded when it is
     first used. Raises UserError, and Failure when there is no such model or it is damaged.
     """
-    from tnctl.cli.compose import overrides_of
-
     given = overrides_of(overrides)
     refuse_if(
         any(override.startswith("output=") for override in given),
@@ -70,18 +68,19 @@ def with_own_conf(
     For who `runs_recipe`, the recipe is shipped, or a file that the overrides name. Keys of
     `cluster` are for who `takes_cluster`. Raises UserError, and Failure for a damaged conf.
     """
-    import tnctl.cli.compose as composing
+    from tnctl.composing import compose
+    from tnctl.composing.overrides import keys_given, names_recipe
 
     saved = checkpoint.conf()
     conf_of(saved, checkpoint.folder)  # what is wrong with it is not the fault of the overrides
-    conf = composing.compose_saved(saved, overrides, takes_cluster=takes_cluster)
+    conf = compose.compose_run(compose.saved(saved), overrides, takes_cluster=takes_cluster)
     _refuse_overrides_of_rows(saved, conf)
     _refuse_other_split(saved, conf.data)
-    given = composing.keys_given(overrides)
+    given = keys_given(overrides)
     refuse_odd_urls(dataclasses.asdict(conf), checkpoint.folder, given)
     name = conf.recipe_name
     refuse_if(
-        runs_recipe and name.endswith(".py") and not composing.names_recipe(overrides),
+        runs_recipe and name.endswith(".py") and not names_recipe(overrides),
         f"the model of {checkpoint.folder} is built by the code of {name}, and a checkpoint does "
         f"not make tnctl run code. {LOOK.format(name)}",
     )

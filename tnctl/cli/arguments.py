@@ -1,15 +1,13 @@
 """Arguments of one command (conf, to, …), taken before Hydra reads the rest."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from tnctl.cli.command_names import takers
-from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
-from tnctl.schema import READ, meant_key
+from tnctl.cli.commands import COMMANDS, takers
+from tnctl.composing.overrides import SEARCH_PATH, in_quotes, quoted_for_hydra
+from tnctl.errors import UserError, did_you_mean, refuse_if
+from tnctl.schema import meant_key
 
-Choice = TypeVar("Choice", bound=str)
 ARGUMENTS = {
     "conf": "a shipped conf by name, or a YAML file of your own",
     "checkpoint": "the folder or URL of one checkpoint",
@@ -61,22 +59,18 @@ REMOVED = {
     "values": "In Python, tnctl.ids(run, slot, values) has the ids of values.",
 }
 LONGEST_COUNT = 18  # digits
-SEARCH_PATH = "hydra.searchpath"  # what --config-dir sets
-# Keys whose values are URLs or paths, which Hydra's grammar would misread.
-TEXT_KEYS = re.compile(
-    rf"\+{{0,2}}(?:output|save\.spool|data\.days|paths\.folder|{READ})=(.*)",
-    re.S,
-)
 
 
-def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The arguments that the command takes, and the rest for Hydra with URLs and paths quoted.
+def part(command: str, given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The arguments that a command takes, and the rest for Hydra with URLs and paths quoted.
 
     Raises UserError for an argument of another command, one given twice, or one without `=`.
     """
+    name, _, inner = command.partition(" ")
+    takes = (COMMANDS[name].parts[inner] if inner else COMMANDS[name]).takes
     values: dict[str, str] = {}
     rest: list[str] = []
-    for argument in arguments:
+    for argument in given:
         key, equals, value = argument.partition("=")
         if equals and key in REMOVED:
             raise UserError(f"tnctl no longer has {key}=. {REMOVED[key]}")
@@ -96,28 +90,6 @@ def part(arguments: Sequence[str], takes: Sequence[str]) -> tuple[dict[str, str]
         else:
             rest.append(quoted_for_hydra(argument))
     return values, rest
-
-
-def quoted_for_hydra(argument: str) -> str:
-    """`key=value` with a path or URL in the quotes that Hydra's grammar wants."""
-    match = TEXT_KEYS.fullmatch(argument)
-    if not match or spelled_for_hydra(match[1]):
-        return argument
-    return f"{argument[: match.start(1)]}{in_quotes(match[1])}"
-
-
-def in_quotes(text: str) -> str:
-    """A text in the quotes of Hydra's grammar."""
-    # In them a backslash counts only before a quote, and at the end.
-    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
-    return f"'{escaped}'"
-
-
-def spelled_for_hydra(value: str) -> bool:
-    """Whether a value is a list, a mapping, null, or in quotes already."""
-    pairs = {"'": "'", '"': '"', "[": "]", "{": "}"}
-    enclosed = len(value) > 1 and pairs.get(value[0]) == value[-1]
-    return value == "null" or (enclosed and (value[0] != "{" or ":" in value))
 
 
 @dataclass
@@ -178,14 +150,3 @@ def count(values: dict[str, str], key: str, default: int) -> int:
         f"{key} must be a whole number from 0 on. Received: {key}={value[: LONGEST_COUNT + 1]}",
     )
     return int(value)
-
-
-def choice(
-    values: dict[str, str], key: str, choices: Sequence[Choice], default: str = ""
-) -> Choice:
-    """One of several words, by default the first."""
-    value = values.get(key, default or choices[0])
-    for word in choices:
-        if word == value:
-            return word
-    raise UserError(f"no {key} {quoted(value)}. {did_you_mean(value, choices)}")

@@ -4,40 +4,25 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tnctl.cli import arguments, compose
+from tnctl.cli import arguments
+from tnctl.cli.confs_and_runs import composed
 from tnctl.cli.printing import print_json, say, table
-from tnctl.errors import refuse_if
-from tnctl.model import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.data.days import Days
     from tnctl.training.check.forecast import Forecast, WorkerMemory
 
-TAKES = ("conf", "rows", "format")
-USAGE = "conf=NAME [rows=N] [format=text|json] [key=value …]"
 FORMATS = ("text", "json")
 
 
 def run(given: list[str]) -> int:
     """Show what a conf and a sample of its data come to; exit code 0 when it can be trained."""
-    conf, taken = compose.composed(given, TAKES, takes_cluster=True)
-    conf.check_training()
-    rows = arguments.count(taken, "rows", 100_000)
-    refuse_if(rows == 0, "rows must be at least 1. Received: rows=0")
-    refuse_if(
-        conf.cluster.start is not None and conf.cluster.workers is None,
-        "only the scheduler knows the number of workers. Give cluster.workers=N",
-    )
-    encoding = arguments.choice(taken, "format", FORMATS)
-    from tnctl.data import column_names, sources
+    conf, taken = composed("check", given, takes_cluster=True)
+    from tnctl.api import training
+    from tnctl.api.calls import choice
 
-    sources.require(conf, ("train", "validation", "test"), column_names.columns_read(conf))
-    quiet_tensorflow()
-    from tnctl.progress import waiting
-    from tnctl.training.check import forecast
-
-    with waiting(f"looking at the first {rows:,} rows of data.train"):
-        findings = forecast.inspect(conf, rows)
+    encoding = choice("format", taken.get("format", "text"), FORMATS)
+    findings = training.check(conf, arguments.count(taken, "rows", 100_000))
     if encoding == "json":
         print_json(described(findings))
     else:

@@ -1,47 +1,43 @@
 """`tnctl checkpoint list | inspect | verify | diff | compact | prune`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tnctl import progress
+from tnctl.checkpoint import listing
 from tnctl.cli import arguments
-from tnctl.cli.printing import print_json, urls_and_json
+from tnctl.cli.commands import CHECKPOINT_PARTS
+from tnctl.cli.printing import print_json, say, table, urls_and_json
+from tnctl.documents import plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
+from tnctl.progress import size
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.chain import Checkpoint
+    from tnctl.checkpoint.listing import Entry
 
+HISTOGRAMS = ("norms", "shows", "age_steps", "age_days")  # only JSON has them
 # What a command finds or has done: the value of --json, and what shows it on the terminal.
 Findings = tuple[Any, Callable[[], None]]
 
 
-@dataclass(frozen=True)
-class Part:
-    """One of the commands: how it is called, and what it does."""
-
-    sentence: str
-    usage: str
-    find: Callable[..., Findings]
-    """Takes URLs, and arguments as keywords."""
-    urls: int = 1
-    takes: tuple[str, ...] = ()
-
-
 def run(given: list[str]) -> int:
     """Dispatch to one of the commands; returns the exit code."""
-    refuse_if(not given, f"give a command: {', '.join(PARTS)}")
+    refuse_if(not given, f"give a command: {', '.join(FIND)}")
     name, *rest = given
-    if name not in PARTS:
-        raise UserError(f"no command {quoted(name)}. {did_you_mean(name, PARTS)}")
-    part = PARTS[name]
-    values, urls, as_json = urls_and_json(rest, part.takes)
+    if name not in FIND:
+        raise UserError(f"no command {quoted(name)}. {did_you_mean(name, FIND)}")
+    values, urls, as_json = urls_and_json(f"checkpoint {name}", rest)
+    usage = CHECKPOINT_PARTS[name].usage
+    count = usage.split().count("URL")
     refuse_if(
-        len(urls) != part.urls,
-        f"{name} takes {part.urls} URL{'s'[: part.urls - 1]}: tnctl checkpoint {name} "
-        f"{part.usage}. Received: {' '.join(urls) or 'none'}",
+        len(urls) != count,
+        f"{name} takes {count} URL{'s'[: count - 1]}: tnctl checkpoint {name} {usage}. Received: "
+        f"{' '.join(urls) or 'none'}",
     )
-    value, show = part.find(*urls, **values)
+    value, show = FIND[name](*urls, **values)
     if as_json:
         print_json(value)
     else:
@@ -55,19 +51,14 @@ def opened(url: str, usable: bool = True) -> "Checkpoint":
     Of a run it is the newest one that can be used, or with `usable` false the newest one.
     """
     from tnctl.checkpoint.chain import open_checkpoint
-    from tnctl.checkpoint.listing import one_meant
 
-    checkpoint = open_checkpoint(one_meant(url, usable))
+    checkpoint = open_checkpoint(listing.one_meant(url, usable))
     checkpoint.chain()
     return checkpoint
 
 
 def list_(url: str) -> Findings:
     """The checkpoints of a run, the oldest first."""
-    from tnctl.checkpoint import listing
-    from tnctl.cli.checkpoint_report import show_list
-    from tnctl.documents import plain
-
     entries = listing.entries(listing.all_meant(url))
     return plain(entries), partial(show_list, entries)
 
@@ -75,7 +66,6 @@ def list_(url: str) -> Findings:
 def inspect(url: str) -> Findings:
     """What is in a checkpoint."""
     from tnctl.checkpoint import checkpoint_inspection
-    from tnctl.cli.checkpoint_report import show_inspection
 
     values = checkpoint_inspection.inspect(opened(url))
     return values, partial(show_inspection, values)
@@ -84,25 +74,22 @@ def inspect(url: str) -> Findings:
 def verify(url: str) -> Findings:
     """Read all of a checkpoint, and of those it is built on; exit code 1 when anything is wrong."""
     from tnctl.checkpoint import verification
-    from tnctl.checkpoint.listing import one_meant
-    from tnctl.documents import plain
-    from tnctl.progress import say
 
-    folder = one_meant(url, usable=False)
+    folder = listing.one_meant(url, usable=False)
     findings = verification.verify(folder)
     links = len(findings.chain)
     whole = (
         f"{folder} is whole: {findings.files:,} files, {findings.rows:,} rows, {links} "
         f"checkpoint{'s'[: links - 1]} in its chain"
     )
-    return {"folder": folder, **plain(findings)}, partial(say, *(findings.findings or [whole]))
+    return {"folder": folder, **plain(findings)}, partial(
+        progress.say, *(findings.findings or [whole])
+    )
 
 
 def diff(url: str, other: str) -> Findings:
     """What changed from one checkpoint to another."""
     from tnctl.checkpoint import difference
-    from tnctl.cli.checkpoint_report import show_difference
-    from tnctl.documents import plain
 
     values = plain(difference.compare(opened(url), opened(other)))
     return values, partial(show_difference, values)
@@ -111,7 +98,6 @@ def diff(url: str, other: str) -> Findings:
 def compact(url: str, to: str | None = None) -> Findings:
     """Fold a chain of checkpoints into one full checkpoint."""
     from tnctl.checkpoint import compaction
-    from tnctl.progress import say
 
     if to is None:
         raise UserError(
@@ -123,14 +109,11 @@ def compact(url: str, to: str | None = None) -> Findings:
     written, links = compaction.compact(checkpoint, to), len(checkpoint.chain())
     line = f"{to} is one full checkpoint, of {links} in the chain, with {written.rows:,} rows"
     values = {"folder": to, "sha256": written.sha256, "rows": written.rows, "links": links}
-    return values, partial(say, line)
+    return values, partial(progress.say, line)
 
 
 def prune(url: str, keep: str | None = None, yes: str = "false") -> Findings:
     """Remove old checkpoints, or only list them, without yes=true."""
-    from tnctl.checkpoint import listing
-    from tnctl.progress import say, size
-
     if keep is None:
         raise UserError("prune needs keep=N, how many of the newest checkpoints stay")
     refuse_if(
@@ -150,45 +133,117 @@ def prune(url: str, keep: str | None = None, yes: str = "false") -> Findings:
     if plan.removed and not sure:
         lines.append("nothing was removed: give yes=true to do it")
     removed = [entry.folder for entry in plan.removed]
-    return {"removed": removed, "kept": plan.kept, "done": sure}, partial(say, *lines)
+    return {"removed": removed, "kept": plan.kept, "done": sure}, partial(progress.say, *lines)
 
 
-PARTS = {
-    "list": Part(
-        "the checkpoints of a run: step, day, kind, rows, bytes, metric", "URL [--json]", list_
-    ),
-    "inspect": Part(
-        "what is in a checkpoint: rows, norms, ages, shows, lineage", "URL [--json]", inspect
-    ),
-    "verify": Part(
-        "whether every byte of a checkpoint and of its chain is as it was written",
-        "URL [--json]",
-        verify,
-    ),
-    "diff": Part("what changed from one checkpoint to another", "URL URL [--json]", diff, urls=2),
-    "compact": Part(
-        "one full checkpoint of a delta and those it is built on",
-        "URL to=URL [--json]",
-        compact,
-        takes=("to",),
-    ),
-    "prune": Part(
-        "remove all but the newest, the best, and what they are built on",
-        "URL keep=N [yes=true] [--json]",
-        prune,
-        takes=("keep", "yes"),
-    ),
+FIND: dict[str, Callable[..., Findings]] = {
+    "list": list_,
+    "inspect": inspect,
+    "verify": verify,
+    "diff": diff,
+    "compact": compact,
+    "prune": prune,
 }
-TAKES = ("to", "keep", "yes")
-USAGE = "\n".join(
-    [
-        f"{'|'.join(PARTS)} URL … [--json]",
+
+
+# ---- On the terminal ----
+
+
+def show_list(entries: list["Entry"]) -> None:
+    """One line for each checkpoint."""
+    monitor = next((entry.monitor for entry in entries if entry.monitor), "metric")
+    table(
         "",
-        *(
-            f"  {name} {part.usage.removesuffix(' [--json]'):{26 - len(name)}}  {part.sentence}"
-            for name, part in PARTS.items()
-        ),
-        "",
-        "URL is the output of a run (its newest checkpoint), or the folder of one checkpoint.",
-    ]
-)
+        ("step", "day", "kind", "rows", "size", "age", monitor, ""),
+        [
+            (
+                step_of(entry.name),
+                entry.day or "",
+                f"delta of {step_of(entry.parent)}" if entry.parent else entry.kind,
+                f"{entry.rows:,}",
+                size(entry.bytes),
+                age(entry.saved),
+                "" if entry.value is None else f"{entry.value:.5f}",
+                ", ".join(name for name in ("finished", "best") if getattr(entry, name)),
+            )
+            for entry in entries
+            if entry.problem is None
+        ],
+        left=(0, 7),
+    )
+    for entry in entries:
+        if entry.problem is not None:
+            say(f"not usable: {entry.problem}")
+
+
+def step_of(name: str) -> str:
+    match = listing.NAME.fullmatch(name)
+    return f"{int(match[1]):,}{name[match.end(1) :]}" if match else name
+
+
+def age(saved: str | None) -> str:
+    """How long ago a checkpoint was saved; empty when that is not known."""
+    if saved is None:
+        return ""
+    return span((datetime.now(UTC) - datetime.fromisoformat(saved)).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A time that has passed, in one unit: 40 s, 12 min, 3 h, 9 days."""
+    for limit, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * limit or (unit != "days" and seconds >= limit):
+            return f"{seconds / limit:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def show_inspection(values: dict[str, Any]) -> None:
+    """All of an inspection but the histograms."""
+    for of_table in values["tables"]:
+        for name in HISTOGRAMS:
+            del of_table[name]
+    show_tree(values)
+
+
+def show_difference(values: dict[str, Any]) -> None:
+    """A comparison, from A to B."""
+    for pairs in (values["conf"], values["metrics"]):
+        for name, (in_a, in_b) in pairs.items():
+            pairs[name] = f"{text_of(in_a)} -> {text_of(in_b)}"
+    show_tree(values)
+    if not values["conf"]:
+        say("the confs are the same")
+
+
+def show_tree(values: dict[str, Any], indent: str = "") -> None:
+    """A line for each value, and a table for mappings that are alike. What is empty is left out."""
+    for key, value in values.items():
+        if not is_tree(value):
+            if value not in (None, [], {}):
+                say(f"{indent}{key}: {text_of(value, key)}")
+        elif isinstance(value, list) and not any(map(is_tree, value[0].values())):
+            heads = [head for head in value[0] if any(entry[head] is not None for entry in value)]
+            lines = [[text_of(entry[head], head) for head in heads] for entry in value]
+            left = [at for at, head in enumerate(heads) if isinstance(value[0][head], str)]
+            table(f"{indent}{key}:", heads, lines, left)
+        else:
+            for entry in value if isinstance(value, list) else [value]:
+                say(f"{indent}{key}:")
+                show_tree(entry, f"{indent}  ")
+
+
+def is_tree(value: Any) -> bool:
+    """Whether a value is a mapping, or a list of mappings, with something in it."""
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and len(first) > 0
+
+
+def text_of(value: Any, key: str = "") -> str:
+    """A value of a line or a cell: numbers with six digits, of a list of lists its length."""
+    if isinstance(value, list):
+        is_nested = any(isinstance(entry, list) for entry in value)
+        return f"{len(value):,} entries" if is_nested else ", ".join(map(text_of, value))
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    if isinstance(value, int) and key != "id":
+        return f"{value:,}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -3,21 +3,13 @@
 from collections.abc import Iterable
 
 from tnctl import schema, shipped
-from tnctl.cli.command_names import COMMANDS, module_of
-from tnctl.cli.help import GROUPS, groups_of, used
+from tnctl.cli.commands import COMMANDS
+from tnctl.cli.help import groups_of, used
 from tnctl.cli.help import options as options_of
+from tnctl.composing.mistakes import GROUPS
 from tnctl.errors import did_you_mean, refuse_if
 from tnctl.model.recipes import source_settings
 from tnctl.schema import NAME
-
-TAKES = ()
-USAGE = """bash|zsh|fish
-
-In a start-up file of the shell:
-
-  bash   source <(tnctl completion bash)
-  zsh    source <(tnctl completion zsh)
-  fish   tnctl completion fish | source"""
 
 # The shells ask `tnctl completion words LINE` for whole words, LINE being what is before the
 # cursor. bash by itself starts a new word after = and :, so what it has already is taken away.
@@ -80,8 +72,8 @@ def words(line: str) -> list[str]:
         return _beginning(word, [*COMMANDS, "--help", "--version"])
     if command not in COMMANDS or command == "completion":
         return _beginning(word, SCRIPTS if command == "completion" else ())
-    module, options = module_of(command), list(OPTIONS)
-    takes, parts = module.TAKES, getattr(module, "PARTS", {})
+    options = list(OPTIONS)
+    takes, parts = COMMANDS[command].takes, COMMANDS[command].parts
     if parts:
         if given[0] not in parts:
             return [] if given[0] else _beginning(word, [*parts, "--help"])

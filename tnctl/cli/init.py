@@ -10,14 +10,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from tnctl import shipped
-from tnctl.cli import arguments, compose
+from tnctl.cli import arguments
+from tnctl.cli.commands import COMMANDS
+from tnctl.cli.confs_and_runs import named_conf
+from tnctl.composing import compose
 from tnctl.errors import UserError, did_you_mean, refuse_if
 
 if TYPE_CHECKING:
     from tnctl.starting.first_conf import FirstConf
 
-TAKES = ("label", "positive", "to", "conf")
-USAGE = "FILE|GLOB|FOLDER|…{day}… [label=COLUMN] [positive=TEXT,…] [to=FILE.yaml|-]  or  conf=NAME"
 OPTION = re.compile(r"[\w.]+=.*", re.S)
 PATTERN = re.compile(r"[*?\[]|\{day\}")  # in the name of several files, such as dt=*/part-0.csv
 LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
@@ -25,19 +26,19 @@ LINES_SHOWN = 20  # warnings and doubts, on the terminal; the file has all
 
 def run(given: list[str]) -> int:
     """Write a conf for data, or copy a shipped conf to edit."""
-    taken, words = arguments.part(given, TAKES)
+    taken, words = arguments.part("init", given)
     for word in words:
         is_option = OPTION.fullmatch(word) and not (PATTERN.search(word) or Path(word).exists())
         if word.startswith("-") or is_option:
             key = word.partition("=")[0]
-            raise UserError(f"init takes no {key}. {did_you_mean(key, TAKES)}")
+            raise UserError(f"init takes no {key}. {did_you_mean(key, COMMANDS['init'].takes)}")
     refuse_if(
         "conf" in taken and (words or taken.keys() & {"label", "positive"}),
         "conf=NAME copies a shipped conf: leave the data, label= and positive= out",
     )
     to = place_of(taken, words)
     if "conf" in taken:
-        path = compose.named_conf(taken)
+        path = named_conf(taken)
         refuse_if(
             shipped.folder("conf") not in path.parents,
             f"conf={taken['conf']} is no shipped conf: copy your own file as any other",

@@ -3,7 +3,7 @@
 import sys
 
 from tnctl import __version__, shipped
-from tnctl.cli.command_names import COMMANDS, module_of
+from tnctl.cli.commands import COMMANDS
 from tnctl.errors import UserError, did_you_mean
 from tnctl.exit_codes import leave_with
 
@@ -26,23 +26,18 @@ def run(command: str, arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise UserError(f"no command '{command}'. {did_you_mean(command, COMMANDS)}")
-    module = module_of(command)
     if any(argument in ("-h", "--help") for argument in arguments):
-        from tnctl.cli.help import command_help, part_help
+        from tnctl.cli.help import command_help
 
-        part = getattr(module, "PARTS", {}).get(arguments[0])
-        if part is not None:
-            print(part_help(f"{command} {arguments[0]}", part))
-            return 0
-        print(command_help(command, COMMANDS[command], module, whole="--help" in arguments))
+        print(command_help(command, arguments[0], whole="--help" in arguments))
         return 0
-    return int(module.run(arguments))
+    return COMMANDS[command].load()(arguments)
 
 
 def usage() -> str:
     """What `tnctl --help` prints."""
     width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:{width}}  {sentence}" for name, sentence in COMMANDS.items()]
+    lines = [f"  {name:{width}}  {command.sentence}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "tnctl trains large sparse click-through-rate models and ships them.",

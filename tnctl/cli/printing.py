@@ -9,9 +9,7 @@ from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
 
 
-def urls_and_json(
-    words: Sequence[str], takes: Sequence[str]
-) -> tuple[dict[str, str], list[str], bool]:
+def urls_and_json(command: str, words: Sequence[str]) -> tuple[dict[str, str], list[str], bool]:
     """The arguments of a command without a conf, its URLs, and whether it has --json.
 
     Raises UserError for other options, and for `output=URL` and the like.
@@ -19,7 +17,7 @@ def urls_and_json(
     given = [word for word in words if word != "--json"]
     if option := next((word for word in given if word.startswith("-")), None):
         raise UserError(f"no option {option}. The options are --help and --json")
-    values, urls = arguments.part(given, takes)
+    values, urls = arguments.part(command, given)
     for url in urls:
         key, equals, value = url.partition("=")
         refuse_if(

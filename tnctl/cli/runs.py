@@ -9,11 +9,6 @@ from tnctl.errors import refuse_if
 if TYPE_CHECKING:
     from tnctl.training.comparison import RunComparison, RunSummary, Spread
 
-TAKES = ("metric",)
-USAGE = """[FOLDER|URL] [metric=NAME] [--json]
-
-FOLDER (by default runs) has runs at any depth: outputs of `train`, and of sweeps. They are in the
-order of their metric on data.validation, the best first."""
 DEFAULT = "runs"
 KEYS_SHOWN = 8  # columns of keys; JSON has all
 INPUTS = ("slots", "numeric")  # sections of the conf
@@ -22,12 +17,13 @@ LONGEST_VALUE = 32  # characters of a value in the table
 
 def run(given: list[str]) -> int:
     """Print the table, or JSON."""
-    taken, urls, as_json = urls_and_json(given, TAKES)
+    taken, urls, as_json = urls_and_json("runs", given)
     refuse_if(len(urls) > 1, f"give one folder or URL of runs. Received: {' '.join(urls)}")
     url = urls[0] if urls else DEFAULT
-    from tnctl.training.comparison import compare, to_json
+    from tnctl.api import training
+    from tnctl.training.comparison import to_json
 
-    comparison = compare(url, taken.get("metric"))
+    comparison = training.runs(url, taken.get("metric"))
     if as_json:
         print_json(to_json(comparison))
     else:

@@ -4,13 +4,16 @@ import contextlib
 import itertools
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tnctl import files, progress, schema
-from tnctl.cli import arguments, compose
+from tnctl.api.calls import COMPOSING, GOLDEN_ROWS, Url, in_one_line, overrides_of, text_of
+from tnctl.composing import compose
+from tnctl.composing.overrides import quoted_for_hydra
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
 from tnctl.model import quiet_tensorflow
@@ -54,62 +57,94 @@ class SearchCommand:
 
     def conf(self, texts: dict[str, str]) -> Conf:
         """The conf with these values. Raises UserError."""
-        return compose.compose(self.path, self.with_values(texts))
+        with COMPOSING:
+            return compose.compose(self.path, self.with_values(texts))
 
 
-def train(path: Path, taken: dict[str, str], given: list[str], golden: int) -> int:
-    """Make all trials, print the best conf as a command, and train it with sweep.refit=true.
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has come to, and the command that trains the best conf.
 
-    The exit code is 1 when trials have failed.
+    There is none without a trial that was trained to its end, and while other commands still train.
     """
-    options, overrides = arguments.options(given)
-    refuse_if(options.show, "--cfg job shows one conf: leave -m out")
-    refuse_if("accept" in taken, "accept= is for days, which sweep.trials does not take")
-    mixed, parameters = parameters_of(path, overrides)
-    line, refits = SearchCommand(path, mixed), arguments.flag(taken, "sweep.refit")
-    trials = bounded(taken, "sweep.trials", 1, MOST_TRIALS)
-    seed = bounded(taken, "sweep.seed", 0, LARGEST_SEED)
-    prune = "sweep.prune" not in taken or arguments.flag(taken, "sweep.prune")
-    check_values(line, parameters)
-    refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
-    quiet_tensorflow()
-    from tnctl.training.report.terminal_tables import show_report
-    from tnctl.training.search import search_loop
 
-    space = Space(parameters, line.conf)
-    first = space.first()
-    if refits:
-        conf_of_all_data(first, 1)
-    storage, overwrite = taken.get("sweep.storage"), arguments.flag(taken, "overwrite")
-    settings = search_loop.Settings(trials, seed, prune, storage, overwrite, golden)
-    summary, code = search_loop.search(space, settings)
-    if summary.under_way:
-        progress.say(
-            f"trials that other commands still train: {summary.under_way:,}; the last command to "
-            "end shows the best"
-        )
-        return code
-    if (best := summary.best) is None:
-        return code
-    texts = space.texts(best.params)
-    print(command(taken["conf"], line.with_values(texts), first.output), flush=True)
-    if refits and code:
-        progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")
-    elif refits:
-        conf = line.conf(texts)
-        folder, report = search_loop.refit(conf, first.output, best.number, golden)
-        show_report(folder, report)
-    return code
+    exit_code: int
+    command: str | None = None
+    best: Conf | None = None
+    output: str = ""
+    number: int = 0
+    golden: int = GOLDEN_ROWS
+
+    def refit(self) -> None:
+        """Train the best conf on training and validation data, where no trial has failed."""
+        if self.best is None:
+            return
+        if self.exit_code:
+            progress.say("the best conf is not refitted yet (sweep.refit), as trials have failed")
+            return
+        from tnctl.training.report.terminal_tables import show_report
+        from tnctl.training.search import search_loop
+
+        with in_one_line():
+            folder, report = search_loop.refit(self.best, self.output, self.number, self.golden)
+            show_report(folder, report)
 
 
-def bounded(taken: dict[str, str], key: str, least: int, most: int) -> int:
-    """A whole number within bounds, by default 1. Raises UserError."""
-    value = arguments.count(taken, key, 1)
+def search(
+    conf: Url,
+    overrides: Sequence[str],
+    *,
+    trials: int,
+    seed: int = 1,
+    prune: bool = True,
+    storage: str | None = None,
+    refit: bool = False,
+    overwrite: bool = False,
+    golden: int = GOLDEN_ROWS,
+) -> SearchResult:
+    """Make all trials of a search: `tnctl train -m sweep.trials=N`; with the keys of `sweep`.
+
+    `overrides` with several values are what is searched; `refit` says that the result will be
+    refitted. The exit code of the result is 1 when trials have failed. Raises UserError.
+    """
+    conf = text_of(conf, "conf")
+    with in_one_line():
+        with COMPOSING:
+            path = compose.conf_file(conf)
+            mixed, parameters = parameters_of(path, overrides_of(overrides))
+            line = SearchCommand(path, mixed)
+            refuse_beyond("sweep.trials", trials, 1, MOST_TRIALS)
+            refuse_beyond("sweep.seed", seed, 0, LARGEST_SEED)
+            check_values(line, parameters)
+            refuse_if(find_spec("optuna") is None, NEEDS_OPTUNA)
+        quiet_tensorflow()
+        from tnctl.training.search import search_loop
+
+        space = Space(parameters, line.conf)
+        first = space.first()
+        if refit:
+            conf_of_all_data(first, 1)
+        settings = search_loop.Settings(trials, seed, prune, storage, overwrite, golden)
+        summary, code = search_loop.search(space, settings)
+        if summary.under_way:
+            progress.say(
+                f"trials that other commands still train: {summary.under_way:,}; the last command "
+                "to end shows the best"
+            )
+            return SearchResult(code)
+        if (best := summary.best) is None:
+            return SearchResult(code)
+        texts = space.texts(best.params)
+        said = command(conf, line.with_values(texts), first.output)
+        return SearchResult(code, said, line.conf(texts), first.output, best.number, golden)
+
+
+def refuse_beyond(key: str, value: int, least: int, most: int) -> None:
+    """Raise UserError for a number out of its bounds."""
     refuse_if(
         not least <= value <= most,
         f"{key} must be between {least} and {most:,}. Received: {key}={value}",
     )
-    return value
 
 
 def check_values(line: SearchCommand, parameters: list[Parameter]) -> None:
@@ -136,7 +171,7 @@ def plain(override: str) -> str:
     """A path without the quotes that it was given for Hydra."""
     key, _, value = override.partition("=")
     unquoted = f"{key}={value.strip(chr(39))}"
-    return unquoted if arguments.quoted_for_hydra(unquoted) == override else override
+    return unquoted if quoted_for_hydra(unquoted) == override else override
 
 
 def parameters_of(

@@ -4,30 +4,31 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tnctl import limits, saved_conf, schema, shipped
-from tnctl.cli import arguments
-from tnctl.cli.mistakes import explained
-from tnctl.cli.overrides import (
+from tnctl.composing.mistakes import explained
+from tnctl.composing.overrides import (
+    CLUSTER,
+    SEARCH_PATH,
     apply,
+    in_quotes,
     is_choice,
+    keys_of_cluster,
     keys_set,
     no_effect,
     parsed,
     without_folders,
 )
-from tnctl.errors import UserError, did_you_mean, quoted, refuse_if
+from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
 from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
-CLUSTER = "cluster"
 MOST_RUNS = 10_000  # of a sweep
 # Keys and groups of Hydra in a conf file, where they would do nothing.
 OF_HYDRA = re.compile(r"^hydra(?=\s*:)|^[^#\n]*\boverride (hydra/\w+)", re.M)
@@ -66,48 +67,30 @@ def choose_conf(received: str) -> str:
     return did_you_mean(received, shipped.confs())
 
 
-def named_conf(taken: dict[str, str]) -> Path:
-    """The file of the argument conf=. Raises UserError when it is not given."""
-    if "conf" not in taken:
-        raise UserError(f"give conf=NAME, or conf=FILE.yaml of your own. {choose_conf('')}")
-    return conf_file(taken["conf"])
+def compose_run(path: Path, overrides: list[str], *, takes_cluster: bool = False) -> Conf:
+    """As `compose`, for a command that `takes_cluster` or not; keys of `cluster` are checked.
 
-
-def composed(
-    given: list[str], takes: Sequence[str], *, takes_cluster: bool = False
-) -> tuple[Conf, dict[str, str]]:
-    """As compose_line, with the conf of conf=; and the arguments of the command itself."""
-    taken, overrides = arguments.part(given, takes)
-    return compose_line(named_conf(taken), overrides, takes_cluster=takes_cluster), taken
-
-
-def compose_line(path: Path, overrides: list[str], *, takes_cluster: bool = False) -> Conf:
-    """The checked conf of a conf file with the overrides and options of a command line.
-
-    `--cfg job` shows the conf, and ends the command with exit code 0. Unless the command
-    `takes_cluster`, keys of that section are refused in overrides, and those of a file have no
-    effect. Raises UserError.
+    A command that takes none refuses them in overrides, and those of a file have no effect. Without
+    workers to start, only the choice of none is taken. Raises UserError.
     """
-    options, overrides = arguments.options(overrides)
-    refuse_if(options.sweep, "-m is for train: this command takes one conf")
-    if not takes_cluster:
-        refuse_cluster(overrides)
-    if not options.show:
-        return compose_run(path, overrides)
-    from omegaconf import OmegaConf
+    given = keys_of_cluster(overrides)
+    if given and not takes_cluster:
+        raise UserError(
+            f"{min(given)}= is for check, train, evaluate, predict, export-embeddings and "
+            "verify-serving: this command runs in one process, on models of one worker or of "
+            "several. Leave it out"
+        )
+    conf = compose(path, overrides)
+    if conf.cluster.start is None and "cluster.start" not in given:
+        for key in sorted(given - {CLUSTER}):
+            raise UserError(
+                f"{key} is for workers, which nothing starts. Leave it out, or add cluster=local"
+            )
+    return conf
 
-    with _composed(path, overrides) as values:
-        schema.check_types(values)
-        # Before YAML breaks long texts into lines, and a password with them.
-        shown = masked(_resolved(values, path) if options.resolve else values)
-        print(masked(OmegaConf.to_yaml(OmegaConf.create(shown))), end="")
-    sys.exit(0)
 
-
-def compose_saved(
-    values: dict[str, Any], overrides: list[str], *, takes_cluster: bool = False
-) -> Conf:
-    """As compose_line, with the conf that a checkpoint carries; only overrides are resolved.
+def saved(values: dict[str, Any]) -> Path:
+    """The path by which `compose` takes the conf that a checkpoint carries.
 
     It has no section `cluster`, so only the command line can say that workers run the command.
     """
@@ -117,19 +100,18 @@ def compose_saved(
     # In memory, for YAML reads some texts otherwise than JSON, such as signs beyond 16 bits.
     node = {"defaults": ["schema", "_self_"], **values}
     ConfigStore.instance().store(name=SAVED, node=node)
-    path = shipped.folder("conf") / SAVED
-    return compose_line(path, overrides, takes_cluster=takes_cluster)
+    return shipped.folder("conf") / SAVED
 
 
-def compose_run(path: Path, overrides: list[str]) -> Conf:
-    """As `compose`; keys of workers are refused where nothing starts workers. Raises UserError."""
-    conf = compose(path, overrides)
-    if conf.cluster.start is None and "cluster.start" not in keys_of_cluster(overrides):
-        for key in sorted(keys_of_cluster(overrides) - {CLUSTER}):
-            raise UserError(
-                f"{key} is for workers, which nothing starts. Leave it out, or add cluster=local"
-            )
-    return conf
+def shown(path: Path, overrides: list[str], resolve: bool) -> str:
+    """A conf as YAML, without secrets; with `resolve` also without `${…}`. Raises UserError."""
+    from omegaconf import OmegaConf
+
+    with _composed(path, overrides) as values:
+        schema.check_types(values)
+        # Before YAML breaks long texts into lines, and a password with them.
+        values = masked(_resolved(values, path) if resolve else values)
+        return str(masked(OmegaConf.to_yaml(OmegaConf.create(values))))
 
 
 def compose(path: Path, overrides: list[str]) -> Conf:
@@ -155,39 +137,35 @@ def _resolved(values: dict[str, Any], path: Path) -> Any:
 
 
 @contextmanager
-def _composed(path: Path, arguments: list[str]) -> Iterator[dict[str, Any]]:
+def _composed(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
     """The plain values of a conf file with overrides; `${…}` can be resolved inside the block.
 
     Hydra composes files and choices of groups. The defaults of the schema are below all of them,
     and other overrides above, so what is left to Hydra has no types.
     """
     with _hydra(path.parent):
-        folders, overrides = without_folders(parsed(arguments))
+        folders, overrides = without_folders(parsed(lines))
         places = [path.parent, *folders, shipped.folder("conf"), Path.cwd()]
         choices = [override for override in overrides if is_choice(override, places[:-1])]
         is_saved = path.name == SAVED
-        for choice in choices:
+        for override in overrides:
+            key = override.key_or_group
             refuse_if(
-                is_saved and choice.key_or_group != CLUSTER,
-                f"{choice.input_line} chooses a file for a conf, and this model has its own. Leave "
-                "it out, or name a conf with conf=NAME",
+                is_saved and (key == "recipe" or (override in choices and key != CLUSTER)),
+                f"{override.input_line} is part of a conf, and this model has its own. Leave it "
+                "out, or name a conf with conf=NAME",
             )
         try:
             if not is_saved:
                 _check_file(path)
-            values = schema.completed(_of_files(path, choices, places[1:]), absent={})
+            values = _of_files(path, choices, places[1:])
         except Exception as error:
             raise explained(error, path.name) from error
         given = {choice.key_or_group for choice in choices}
         for override in [override for override in overrides if override not in choices]:
-            refuse_if(
-                is_saved and override.key_or_group == "recipe",
-                f"{override.input_line} sets a recipe, and this model has its own. Leave it out, "
-                "or name a conf with conf=NAME",
-            )
             apply(override, values)
             given |= set(keys_set(override))
-        values = schema.completed(values, absent={})  # of names that overrides added too
+        values = schema.completed(values, absent={})
         paths = _fit_paths(values, path, given)
         if isinstance(values["recipe"], dict):
             _fit_settings(values["recipe"], paths, given, is_saved)
@@ -247,11 +225,11 @@ def _of_files(path: Path, choices: Sequence[Any], places: Sequence[Path]) -> dic
     from hydra.errors import ConfigCompositionException
     from omegaconf import OmegaConf, open_dict
 
-    urls = [arguments.in_quotes(f"file://{place}") for place in places]
+    urls = [in_quotes(f"file://{place}") for place in places]
     lines = [choice.input_line for choice in choices]
     composed = None
     while composed is None:
-        search = f"{arguments.SEARCH_PATH}=[{','.join(urls)}]"
+        search = f"{SEARCH_PATH}=[{','.join(urls)}]"
         try:
             composed = hydra.compose(path.stem, [search, *lines], return_hydra_config=True)
         except ConfigCompositionException as error:
@@ -265,55 +243,6 @@ def _of_files(path: Path, choices: Sequence[Any], places: Sequence[Path]) -> dic
         del composed["hydra"]
     values: Any = OmegaConf.to_container(composed)
     return values
-
-
-def overrides_of(given: Sequence[str]) -> list[str]:
-    """Overrides from Python, as the command line takes them, ready for Hydra. Raises UserError.
-
-    Options, and arguments of commands such as to=, are refused: functions have their own.
-    """
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise UserError(
-            "overrides is a list of texts, such as ['train.epochs=2']. Received: "
-            f"{quoted(repr(given))}"
-        )
-    for override in given:
-        if not isinstance(override, str) or override.startswith("-"):
-            shown = quoted(repr(override))
-            raise UserError(f"an override is a text such as 'train.epochs=2'. Received: {shown}")
-        key = override.partition("=")[0]
-        refuse_if(
-            key in arguments.ARGUMENTS, f"{key}= is an argument of commands, and no key of a conf"
-        )
-    return [arguments.quoted_for_hydra(override) for override in given]
-
-
-def keys_of_cluster(overrides: list[str]) -> set[str]:
-    """The keys of `cluster` whose values the command line says, and `cluster` for a choice."""
-    return {key for key in keys_given(overrides) if key.partition(".")[0].lstrip("~") == CLUSTER}
-
-
-def refuse_cluster(overrides: list[str]) -> None:
-    """Refuse the keys of `cluster`, for a command that runs in one process. Raises UserError."""
-    for key in sorted(keys_of_cluster(overrides)):
-        raise UserError(
-            f"{key}= is for check, train, evaluate, predict, export-embeddings and verify-serving: "
-            "this command runs in one process, on models of one worker or of several. Leave it out"
-        )
-
-
-def keys_given(overrides: list[str]) -> set[str]:
-    """The keys whose values the command line says."""
-    # A word without = is of an option, such as the folder of --config-dir.
-    said = [override for override in overrides if "=" in override or override[:1] == "~"]
-    return {override.partition("=")[0].lstrip("+") for override in said}
-
-
-def names_recipe(overrides: list[str]) -> bool:
-    """Whether the command line says which recipe it is."""
-    # Only recipe=NAME and recipe.name=NAME do: a mapping sets keys of the recipe that the conf has.
-    said = [override for override in overrides if not re.match(r"[+]*recipe=['\"]?\{", override)]
-    return not keys_given(said).isdisjoint(("recipe", "recipe.name"))
 
 
 def _fit_paths(values: dict[str, Any], path: Path, given: Collection[str]) -> schema.Paths:

@@ -2,18 +2,47 @@
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
 from tnctl import schema
-from tnctl.cli.arguments import SEARCH_PATH
 from tnctl.errors import UserError, quoted, refuse_if
 
+SEARCH_PATH = "hydra.searchpath"  # what --config-dir sets
+# Keys whose values are URLs or paths, which Hydra's grammar would misread.
+TEXT_KEYS = re.compile(
+    rf"\+{{0,2}}(?:output|save\.spool|data\.days|paths\.folder|{schema.READ})=(.*)",
+    re.S,
+)
+CLUSTER = "cluster"
 QUOTES = (
     "Give key=value; a value with blanks, letters beyond a to z, or any of ,{}[]()# goes in "
     "quotes: \"key='value'\""
 )
+
+
+def quoted_for_hydra(argument: str) -> str:
+    """`key=value` with a path or URL in the quotes that Hydra's grammar wants."""
+    match = TEXT_KEYS.fullmatch(argument)
+    if not match or spelled_for_hydra(match[1]):
+        return argument
+    return f"{argument[: match.start(1)]}{in_quotes(match[1])}"
+
+
+def in_quotes(text: str) -> str:
+    """A text in the quotes of Hydra's grammar."""
+    # In them a backslash counts only before a quote, and at the end.
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return f"'{escaped}'"
+
+
+def spelled_for_hydra(value: str) -> bool:
+    """Whether a value is a list, a mapping, null, or in quotes already."""
+    pairs = {"'": "'", '"': '"', "[": "]", "{": "}"}
+    enclosed = len(value) > 1 and pairs.get(value[0]) == value[-1]
+    return value == "null" or (enclosed and (value[0] != "{" or ":" in value))
 
 
 def parsed(arguments: Sequence[str]) -> list[Any]:
@@ -134,13 +163,12 @@ def apply(override: Any, values: dict[str, Any]) -> None:
         f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give {key}=null "
         "or another value",
     )
-    refuse_if(last not in section, f"the conf has no {key}; --cfg job shows what it has")
     refuse_if(
-        value not in (None, section[last]), f"~{key} takes no value. Leave what follows it out"
+        last not in section and get_origin(hint) is not dict,
+        f"the conf has no {key}; --cfg job shows what it has",
     )
-    del section[last]
-    if get_origin(hint) is dict:
-        section[last] = {}
+    old = section.pop(last, None)
+    refuse_if(value not in (None, old), f"~{key} takes no value. Leave what follows it out")
 
 
 def _merged(old: Any, value: Any) -> Any:
@@ -167,3 +195,22 @@ def _refuse_new(key: str, value: Any, values: dict[str, Any]) -> None:
                 f"the conf has no {branch}.{name}; --cfg job shows what it has. {way}A new one is "
                 f"added with +{branch}.{name}{dot}{rest}=…"
             )
+
+
+def keys_of_cluster(overrides: list[str]) -> set[str]:
+    """The keys of `cluster` whose values the command line says, and `cluster` for a choice."""
+    return {key for key in keys_given(overrides) if key.partition(".")[0].lstrip("~") == CLUSTER}
+
+
+def keys_given(overrides: list[str]) -> set[str]:
+    """The keys whose values the command line says."""
+    # A word without = is of an option, such as the folder of --config-dir.
+    said = [override for override in overrides if "=" in override or override[:1] == "~"]
+    return {override.partition("=")[0].lstrip("+") for override in said}
+
+
+def names_recipe(overrides: list[str]) -> bool:
+    """Whether the command line says which recipe it is."""
+    # Only recipe=NAME and recipe.name=NAME do: a mapping sets keys of the recipe that the conf has.
+    said = [override for override in overrides if not re.match(r"[+]*recipe=['\"]?\{", override)]
+    return not keys_given(said).isdisjoint(("recipe", "recipe.name"))

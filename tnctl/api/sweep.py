@@ -2,11 +2,12 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tnctl.cli import arguments, compose
+from tnctl.api.calls import COMPOSING, GOLDEN_ROWS, Url, in_one_line, overrides_of, text_of
+from tnctl.composing import compose
 from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
 from tnctl.model import quiet_tensorflow
@@ -17,35 +18,43 @@ if TYPE_CHECKING:
 LONGEST_NAME = 200  # of a folder; file systems take 255 bytes
 
 
-def train(
-    path: Path, overrides: list[str], overwrite: bool, golden: int, accept: bool = False
+def sweep(
+    conf: Url,
+    overrides: Sequence[str],
+    *,
+    overwrite: bool = False,
+    golden: int = GOLDEN_ROWS,
+    accept: bool = False,
 ) -> int:
-    """Train every job of a sweep; the exit code is the worst of all.
+    """Train a conf once for each of the values of overrides such as seed=1,2: `tnctl train -m`.
 
     All confs are checked before the first is trained. A job that fails does not stop the others.
+    Returns the worst exit code, 0 when all are trained. Raises UserError.
     """
-    options, overrides = arguments.options(overrides)
-    refuse_if(options.show, "--cfg job shows one conf: leave -m out")
     from tnctl import files
 
-    jobs = compose.sweep(path, overrides)
+    with COMPOSING:
+        path = compose.conf_file(text_of(conf, "conf"))
+        jobs = compose.sweep(path, overrides_of(overrides))
     names = folders([job.swept for job in jobs])
     runs: list[Run] = []
     for job, name in zip(jobs, names, strict=True):
         try:
-            conf = compose.compose(path, job.overrides)
+            with COMPOSING:
+                made = compose.compose(path, job.overrides)
         except UserError as error:
             raise UserError(f"{words(job.swept)}: {error}", error.exit_code) from None
         refuse_if(
-            conf.cluster.start is not None,
+            made.cluster.start is not None,
             "-m trains its runs in this process, without workers. Leave out cluster=local "
             "and its keys; where the conf file itself starts workers, give cluster.start=null",
         )
-        runs.append((words(job.swept), replace(conf, output=files.join(conf.output, name))))
+        runs.append((words(job.swept), replace(made, output=files.join(made.output, name))))
     quiet_tensorflow()
     from tnctl.training import sweeping
 
-    return sweeping.train(runs, overwrite=overwrite, golden=golden, accept=accept)
+    with in_one_line():
+        return sweeping.train(runs, overwrite=overwrite, golden=golden, accept=accept)
 
 
 def words(swept: dict[str, str]) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tnctl import schema, shipped
-from tnctl.cli.help import GROUPS
 from tnctl.errors import UserError, did_you_mean
 
+GROUPS = ("data", "recipe", "cluster")  # of confs; a conf takes one file of each
 ENTRIES = (
     "a list of schema, _self_, names of confs, and {GROUP: NAME} such as {recipe: deepfm}; "
     "GROUP=NAME chooses another"
