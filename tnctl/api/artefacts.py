@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tnctl import files
 from tnctl.api.calls import Url, choice, in_one_line, text_of
 from tnctl.errors import UserError, did_you_mean, refuse_if
-from tnctl.model.quiet import quiet_tensorflow
+from tnctl.model import quiet_tensorflow
 
 if TYPE_CHECKING:
     from tnctl.serving.rows.export_document import ExportManifest
-    from tnctl.serving.verify.parity import CheckedFigure
+    from tnctl.serving.verification import CheckedFigure
 
 PREFIX = "tnctl"
 STANDARD = "-"  # standard input or output
@@ -126,7 +126,7 @@ def require_serving(graph: str, embeddings: str | None) -> None:
     from tnctl import manifest
     from tnctl.serving.graph.graph_document import NAME, GraphManifest
     from tnctl.serving.rows.embeddings import chain_of
-    from tnctl.serving.rows.export_formats import server_format
+    from tnctl.serving.rows import server_format
 
     manifest.read(graph, GraphManifest, NAME)
     if embeddings is not None and server_format(embeddings) is None:

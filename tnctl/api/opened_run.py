@@ -14,7 +14,7 @@ from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, Data
-from tnctl.serving.rows.export_formats import file_formats, server_format
+from tnctl.serving.rows import file_formats, server_format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -271,7 +271,7 @@ class Run:
     def check_evaluation(self) -> str:
         """The split that `evaluate` takes. Raises UserError without one, Failure without data."""
         from tnctl.data import column_names, sources
-        from tnctl.evaluation.value_figures import columns_of
+        from tnctl.evaluation.split_scoring import columns_of
 
         conf = self._conf
         split = split_given(conf.data, "evaluate on")

@@ -13,7 +13,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.training.check.forecast import Forecast
-    from tnctl.training.comparison import Comparison
+    from tnctl.checkpoint.difference import Comparison
 
 SPLITS = ("train", "validation", "test")
 
@@ -67,7 +67,7 @@ def rollback(
     Returns the folder of that checkpoint, and where the later ones are now. Raises UserError and
     Failure.
     """
-    from tnctl.training.resuming import roll_back
+    from tnctl.training.run_folder import roll_back
 
     refuse_if(
         (step is None) == (day is None),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from tnctl.serving.rows.export_formats import file_formats
+from tnctl.serving.rows import file_formats
 
 # Keys of a conf, by how they begin.
 SCORING = ("output", "data", "train.batch_size", "train.threads")

@@ -14,7 +14,7 @@ from tnctl import schema, shipped
 from tnctl.cli.arguments import ARGUMENTS
 from tnctl.cli.commands import COMMANDS, Command, takers
 from tnctl.composing.mistakes import GROUPS
-from tnctl.model.recipe_settings import settings_of
+from tnctl.model.recipes import settings_of
 from tnctl.schema import NAME, Declaration, Key
 
 WIDEST = 110

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
     from tnctl.schema import Conf
     from tnctl.serving.rows.export_document import Filter
-    from tnctl.serving.verify.parity import CheckedFigure
+    from tnctl.serving.verification import CheckedFigure
 
 # The command's own arguments, as text.
 Taken = dict[str, str]
