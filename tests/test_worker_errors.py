@@ -14,7 +14,7 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, UserError
-from tnctl.exit_codes import leave_with
+from tnctl.system import leave_with
 
 TRACEBACK = "rank-0-traceback.log"
 

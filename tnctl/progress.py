@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tnctl.errors import printable
+from tnctl.limits import size as size
 from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -200,14 +201,6 @@ def clock(seconds: float) -> str:
     if hours:
         return f"{hours}:{minutes:02}:{rest:02}"
     return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them."""
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
-        if count >= 1024**power:
-            return f"{count / 1024**power:,.1f} {unit}"
-    return f"{count / 1024:,.0f} KiB" if count >= 1024 else f"{count:,.0f} B"
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from os import PathLike, fspath
 from typing import Any
 
 from tnctl.errors import UserError, quoted
-from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
+from tnctl.system import MORE_MEMORY, OutOfMemory, is_out_of_memory
 
 Url = str | PathLike[str]
 # Hydra, which composes confs, has one state for the whole process.

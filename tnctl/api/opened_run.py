@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tnctl.evaluation.importance import Importance
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
-    from tnctl.ownership import Claims
     from tnctl.serving.graph.graph_document import GraphManifest
     from tnctl.serving.rows.export_document import RowsManifest
     from tnctl.serving.verify.parity import CheckedFigure
@@ -181,12 +180,12 @@ class Run:
 
         `to` is a file or URL, by default predictions.KIND in the output of the run, and `kind` is
         parquet, csv or jsonl. An existing file is replaced with `overwrite`, or when it is the
-        default one and tnctl wrote it. Columns are those of data.carry and of `predict`. Raises
+        default one. Columns are those of data.carry and of `predict`. Raises
         UserError and Failure.
         """
         refuse_if(kind not in PREDICTION_FORMATS, f"kind is one of {', '.join(PREDICTION_FORMATS)}")
         split = split_given(self._conf.data, "score")
-        path, claims = self.place_of_predictions(to, kind)
+        path, is_own = self.place_of_predictions(to, kind)
         reads = [link.folder for link in self._checkpoint.chain()]
         if self._conf.recipe_name.endswith(".py"):
             reads.append(self._conf.recipe_name)
@@ -197,7 +196,7 @@ class Run:
             reader = self._reader
             with contextlib.closing(reader.predictions(split)) as tables:
                 rows = predictions.predict(
-                    reader.model, tables, self._conf, split, path, kind, reads, overwrite, claims
+                    reader.model, tables, self._conf, split, path, kind, reads, overwrite or is_own
                 )
             say(
                 f"{rows:,} predictions of data.{split} by the model of "
@@ -205,15 +204,15 @@ class Run:
             )
             return rows
 
-    def place_of_predictions(self, to: Url | None, kind: str) -> "tuple[str, Claims | None]":
-        """The file that `predict_files` writes, and the list of tnctl's files that it is on."""
+    def place_of_predictions(self, to: Url | None, kind: str) -> tuple[str, bool]:
+        """The file that `predict_files` writes, and whether it is one of the run's own."""
         from tnctl import ownership
-        from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
+        from tnctl.training.run_folder import PREDICTIONS
 
         if to is not None:
-            return text_of(to, "to"), None
+            return text_of(to, "to"), False
         path = self.place_of(f"{PREDICTIONS}.{kind}")
-        return path, ownership.Claims(self._conf.output, ownership.RUN, [PREDICTIONS_LIST])
+        return path, ownership.is_run(self._conf.output)
 
     def place_of(self, name: str) -> str:
         """A file or folder in the output of the run. Raises UserError for a checkpoint alone."""

@@ -33,10 +33,10 @@ def check(opened: Run, taken: dict[str, str]) -> None:
     predictions.check_carried(conf.data.carry, opened.heads)
     needed = [*column_names.columns_read(conf, labelled=False), *conf.data.carry]
     sources.require(conf, [split], list(dict.fromkeys(needed)))
-    to, claims = opened.place_of_predictions(taken.get("to"), format_of(taken))
+    to, is_own = opened.place_of_predictions(taken.get("to"), format_of(taken))
     reads = [str(compose.conf_file(taken["conf"]))] if "conf" in taken else []
     outputs.refuse_overlap([to], [*reads, *sources.files_read(conf, [split])])
-    outputs.check_file(to, arguments.flag(taken, "overwrite"), claims)
+    outputs.check_file(to, is_own or arguments.flag(taken, "overwrite"))
 
 
 def format_of(taken: dict[str, str]) -> str:
@@ -47,6 +47,7 @@ def format_of(taken: dict[str, str]) -> str:
 
 
 def read(opened: Run, taken: dict[str, str]) -> int:
-    overwrite = arguments.flag(taken, "overwrite")
-    opened.predict_files(taken.get("to"), format_of(taken), overwrite=overwrite)
+    opened.predict_files(
+        taken.get("to"), format_of(taken), overwrite=arguments.flag(taken, "overwrite")
+    )
     return 0

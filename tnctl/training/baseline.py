@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.data.batches import OF_ROWS, Batch, joined, taken
 from tnctl.data.days import daily
 from tnctl.data.features import Features
@@ -88,7 +88,7 @@ def baseline_of(conf: Conf, model: "Model") -> tuple[Baseline, float]:
     name = f"LightGBM {library().__version__}"
     rows = BaselineRows(conf, model)
     has_validation = conf.data.source("validation") is not None
-    limit = memory_limits.tightest()
+    limit = system.tightest()
     budget = SHARE_OF_MEMORY * (math.inf if limit is None else max(limit.free, 0))
     of_validation = SHARE_OF_VALIDATION * budget if has_validation else 0.0
     sample = rows.sample("train", budget - of_validation, conf.baseline.rows)

@@ -22,16 +22,15 @@ from tnctl.data.days import calendar, conf_of_day
 from tnctl.data.sources import Source
 from tnctl.data.units import units_again
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.file_urls import is_plain
+from tnctl.limits import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
-from tnctl.ownership import CHECKPOINT, RUN, Claims
+from tnctl.ownership import CHECKPOINT
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.training import run_folder, schedule
 from tnctl.training.plan import nothing_whole
 from tnctl.training.run_folder import (
-    LOG,
     PAGE,
     REPORT,
     ROLLED_BACK,
@@ -91,7 +90,7 @@ def set_aside(output: str, folder: str) -> None:
     """Move a checkpoint that cannot be used to `damaged`."""
     to = run_folder.set_aside(output, folder, run_folder.DAMAGED)
     if to is None:
-        say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
+        say(f"{folder} cannot be used, and stays: it has no file that a checkpoint can have")
     else:
         say(f"{folder} cannot be used, and is now {to}")
 
@@ -222,7 +221,7 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
 
     The run is then as it was when that checkpoint was saved. If this is interrupted, the same call
     completes it; training would resume from the newest checkpoint that is left. Raises UserError
-    when there is no such checkpoint, or when a file of the run was changed, Failure when a later
+    when there is no such checkpoint, or no log of a run beside its results, Failure when a later
     checkpoint cannot be moved, and while another process trains into the output.
     """
     if not files.list_folder(files.join(output, CHECKPOINTS)):
@@ -235,8 +234,7 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
         for entry in later:
             if entry.complete and files.is_link(entry.folder):
                 raise _stays(entry.folder, "is a symbolic link")
-        claims = Claims(output, RUN)
-        claims.add([LOG, REPORT, PAGE])
+        run_folder.refuse_foreign(output)
         report = finished(output)
         if report is None or files.join(output, report.checkpoint) != target.folder:
             # First: a run without a report is one to be trained, whatever is done of the rest.
@@ -244,12 +242,12 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
                 files.remove_file(files.join(output, name))
         moved = [_moved(output, entry) for entry in reversed(later) if entry.complete]
         for entry in later:
-            ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
+            ownership.remove_known(entry.folder, CHECKPOINT)  # what was never completed
         Log(output, content.manifest.metrics.log_lines)
         if files.list_folder(files.join(output, TENSORBOARD)):
             from tnctl.training.report.tensorboard import EventFile
 
-            EventFile(output, content.manifest.steps_trained, claims).close()
+            EventFile(output, content.manifest.steps_trained).close()
         return content, moved
 
 
@@ -257,7 +255,7 @@ def _moved(output: str, entry: Stored) -> str:
     """Where a checkpoint is after it is set aside."""
     to = run_folder.set_aside(output, entry.folder, ROLLED_BACK)
     if to is None:
-        raise _stays(entry.folder, "has no file of which something says that tnctl wrote it")
+        raise _stays(entry.folder, "has no file that a checkpoint can have")
     return to
 
 

@@ -23,10 +23,9 @@ from tnctl.evaluation.split_scoring import features_of
 from tnctl.model import recipes
 from tnctl.model.building import Model, bfloat16_advice, enable_determinism
 from tnctl.model.parameters import Parameters
-from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
-from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
+from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.tables import SlotPlan, SparseTable, Workspace
 from tnctl.training import events, resuming, run_folder
 from tnctl.training import plan as plans
@@ -100,7 +99,6 @@ class Run:
     model: Model
     state: RunState
     daily: Daily | None
-    claims: Claims
     log: Log
     stopwatch: Stopwatch
     checkpoint: Checkpoint | None = None
@@ -131,7 +129,6 @@ class Run:
                     self.stopwatch,
                     self.timing,
                 )
-        run_folder.finish(self.claims)
         return report
 
     def _train(
@@ -146,14 +143,14 @@ class Run:
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:
-                event_files = EventFile(conf.output, state.steps, self.claims)
+                event_files = EventFile(conf.output, state.steps)
                 stack.callback(event_files.close)
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
             recorder = Recorder(state, workers, self.log, self.stopwatch, watch, event_files)
             observers = [*others, self.stopwatch, screen, recorder, checkpoints]
             if conf.train.profile is not None:
-                profiler = Profiler(conf.output, conf.train.profile, state, self.claims)
+                profiler = Profiler(conf.output, conf.train.profile, state)
                 stack.callback(profiler.close)
                 observers.append(profiler)
             if self.daily is None:
@@ -174,10 +171,10 @@ def begin_run(
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm_start.begin(conf)
-    if overwrite:
-        run_folder.refuse_foreign(conf.output)
-    else:  # before the data is measured: that may take long, and the output be read-only
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+    run_folder.refuse_foreign(conf.output)
+    if not overwrite:
+        # Before the data is measured: that may take long, and the output be read-only.
+        log = Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
         days = None
@@ -196,13 +193,13 @@ def begin_run(
             if of_first_day.data.source(split) is not None:
                 next(windows(Source(of_first_day, split), features_of(conf, model)), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+        log = Log(conf.output)
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
         state.steps, state.warm = start.checkpoint.step, start.report
         state.clock_days = list(start.checkpoint.clock.days)
-    return Run(conf, processes, model, state, days, claims, log, stopwatch)
+    return Run(conf, processes, model, state, days, log, stopwatch)
 
 
 def resume_run(
@@ -218,7 +215,7 @@ def resume_run(
     if days is not None and checkpoint.folder != newest.folder:
         days = Daily(conf, checkpoint.days, days_left(conf, checkpoint.days, accept), accept)
     say(f"resuming from {checkpoint.folder}")
-    claims = run_folder.claims_of(conf.output)
+    run_folder.refuse_foreign(conf.output)
     more = has_more_passes(conf, checkpoint)
     if more:
         # From here on the run is one that is not finished.
@@ -233,7 +230,7 @@ def resume_run(
         state.days, state.trained = days.record, not days.left
     # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
-    return Run(conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing)
+    return Run(conf, processes, model, state, days, log, stopwatch, checkpoint, timing)
 
 
 def with_batch_size(conf: Conf, days: Daily | None) -> Conf:

@@ -10,9 +10,9 @@ from tnctl.checkpoint.saver import Saver
 from tnctl.data.days import daily
 from tnctl.errors import Failure
 from tnctl.evaluation.golden_rows import GoldenRows
-from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
+from tnctl.system import RESUME_WITH_MORE
 from tnctl.training import events, recalibrating, resuming, schedule
 from tnctl.training.observers import Stopwatch
 from tnctl.training.run_folder import Log
