@@ -320,9 +320,9 @@ def test_an_upload_may_have_300_gib():
 @pytest.mark.usefixtures("uploaded")
 def test_many_uploads_at_once_hold_little_memory():
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(files.open_output(f"s3://bucket/{n}")) for n in range(26)]
+        opened = [stack.enter_context(files.open_output(f"s3://bucket/{n}")) for n in range(26)]
         tracemalloc.start()
-        for stream in streams:
+        for stream in opened:
             for _ in range(16):
                 stream.write(bytes(storage.WRITE_BYTES))
         held, most = tracemalloc.get_traced_memory()

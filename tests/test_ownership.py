@@ -400,6 +400,25 @@ def test_folders_made_for_what_fails_go(root):
     assert not list((root / "a").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("log", "is_run"),
+    [
+        (b"", True),
+        (b'{"eve', True),
+        (b'{"event": "step"}\n', True),
+        (b"mine", False),
+        (b"{}", False),
+    ],
+)
+def test_the_log_of_a_run(root, log, is_run):
+    assert not ownership.is_run(str(root))
+    (root / "log.jsonl").write_bytes(log)
+    assert ownership.is_run(str(root)) == is_run
+    (root / "log.jsonl").rename(root / "moved")
+    (root / "log.jsonl").symlink_to(root / "moved")
+    assert not ownership.is_run(str(root))
+
+
 # ---- What a command reads -------------------------------------------------------
 
 
@@ -441,6 +460,7 @@ def test_no_output_overlaps_what_is_read(root):
         with pytest.raises(UserError, match="which this command reads"):
             outputs.refuse_overlap([to], [read])
     outputs.refuse_overlap(["memory://x/ab", "memory://y/a"], ["memory://x/a", str(root / "a")])
+    outputs.refuse_overlap([str(root / "a/b.csv/below")], [str(root / "d")])
 
 
 # ---- Single files ---------------------------------------------------------------

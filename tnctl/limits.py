@@ -26,7 +26,7 @@ GROUP_VALUES = 1 << 28
 # Bytes of a vocabulary file: it is kept in memory, and in every checkpoint.
 VOCABULARY_BYTES = 64 << 20
 
-# Bytes of a conf file. The YAML reader takes some seconds for so many.
+# Bytes of a conf file. The YAML reader takes some seconds for a file of this size.
 CONF_BYTES = 1 << 20
 
 # Bytes of a manifest or another JSON document of a folder: vocabularies may be in it.

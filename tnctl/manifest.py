@@ -222,7 +222,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind:
 
 
 def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
-    """The same sealed text. Raises DamagedError unless it has the checksum that it ends with."""
+    """`text`, unchanged. Raises DamagedError unless it has the checksum that it ends with."""
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
         what = f"{url} is damaged: it is not what its own checksum says"

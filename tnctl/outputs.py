@@ -68,36 +68,27 @@ class Place:
     def __init__(self, url: str) -> None:
         self.url = url
         self._storage = ""
-        self._parts: tuple[str, ...] = ()
-        self._identities: list[tuple[int, int]] = []  # of the path and the folders above it
+        self._identity: ownership.Identity | None = None
+        self._above: list[ownership.Identity | None] = []  # of the folders around it
         if (path := resolved(url)) is None:
             self._storage, self._parts = files.remote_place(url)
             return
         self._parts = path.parts
-        for above in (path, *path.parents):
-            with contextlib.suppress(OSError):
-                status = above.stat()
-                self._identities.append((status.st_dev, status.st_ino))
-        with files.translated(url):
-            self._exists = path.exists()
+        self._identity = ownership.identity(str(path))
+        self._above = [ownership.identity(str(folder)) for folder in path.parents]
 
     def is_same(self, place: "Place") -> bool:
         """Whether both are one place; hard links and bind mounts are seen through."""
-        if self._storage != place._storage or self._parts == place._parts:
-            return self._storage == place._storage
-        both_exist = not self._storage and self._exists and place._exists
-        return both_exist and self._identities[0] == place._identities[0]
+        is_one = self._identity is not None and self._identity == place._identity
+        return self._storage == place._storage and (is_one or self._parts == place._parts)
 
     def is_inside(self, place: "Place") -> bool:
         """Whether this is below another place."""
         if self._storage != place._storage:
             return False
-        above = self._parts[: len(place._parts)]
-        if len(self._parts) > len(place._parts) and above == place._parts:
-            return True
-        if self._storage or not place._exists:
-            return False
-        return place._identities[0] in self._identities[1 if self._exists else 0 :]
+        count = len(place._parts)
+        is_below = len(self._parts) > count and self._parts[:count] == place._parts
+        return is_below or (place._identity is not None and place._identity in self._above)
 
 
 def refuse_overlap(outputs: Iterable[str], reads: Iterable[str], key: str = "to") -> None:

@@ -231,12 +231,12 @@ def table(
     Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
     """
     shown = Table(title=printable(masked(title)), title_justify="left", box=None, pad_edge=False)
-    for number, heading in enumerate(headings):
+    for index, heading in enumerate(headings):
         words = printable(heading).split()
         shown.add_column(
             Text(" ".join(words)),
-            justify="left" if number in left else "right",
-            overflow="fold" if number in left else "ellipsis",
+            justify="left" if index in left else "right",
+            overflow="fold" if index in left else "ellipsis",
             min_width=max(map(len, words), default=0),
         )
     for row in rows:

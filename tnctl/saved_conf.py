@@ -121,8 +121,8 @@ def _check_plain(value: Any, key: str) -> None:
                 raise ForeignValueError(f"{quoted(below)} is no key of a conf's values")
             _check_plain(inner, below)
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            _check_plain(inner, f"{key}[{place}]")
+        for index, inner in enumerate(value):
+            _check_plain(inner, f"{key}[{index}]")
     elif not isinstance(value, PLAIN):
         raise ForeignValueError(f"{key} is no text, number, true, false or null")
     elif isinstance(value, float) and not math.isfinite(value):

@@ -31,7 +31,7 @@ class Limit:
     of_process: bool = field(default=False, compare=False)
 
     def free_for_each(self, processes: int) -> int:
-        """The bytes that it leaves to each of so many processes of this machine."""
+        """The bytes that it leaves to each of the processes of this machine."""
         return self.free if self.of_process else self.free // processes
 
     def __str__(self) -> str:

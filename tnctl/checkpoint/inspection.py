@@ -170,7 +170,7 @@ class RowFigures:
         ]
 
     def histograms(self) -> dict[str, Any]:
-        """The bins that have something in them, ascending; that of zero is from 0 below 0."""
+        """The bins that have something in them, ascending; the bin of zero is from 0 below 0."""
         life, days = self._table.life, self._clock.days
         known = {"norms": True, "shows": life.shows, "age_steps": True, "age_days": bool(days)}
         histograms: dict[str, Any] = {}

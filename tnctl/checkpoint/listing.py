@@ -32,7 +32,7 @@ class Stored:
 
     @property
     def model_step(self) -> int:
-        """The step of the weights: the last checkpoint may have those of an earlier one."""
+        """The step of the weights: the last checkpoint may have earlier weights."""
         return self.step if self.manifest is None else self.manifest.step
 
     @property

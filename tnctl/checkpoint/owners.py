@@ -21,7 +21,7 @@ from tnctl.checkpoint.document import Counters, RowsFile, Tombstones
 from tnctl.checkpoint.merging import KeyHashes, newest
 from tnctl.checkpoint.spool import StagedFiles
 from tnctl.documents import Count, FolderName, Name, RelativePath, Text, Uint32
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.manifest import DamagedError, FileEntry, Opening
 from tnctl.progress import say
 from tnctl.schema import Conf, Save
@@ -227,9 +227,16 @@ class PartWriter:
     def stage(self, model: "ParameterTables", request: PartRequest) -> StagedPart:
         """Write the files of a part. When this returns, the rows may change.
 
-        Raises Failure when something goes wrong.
+        Raises Failure when something goes wrong, and when the folder is not there: the process that
+        writes the manifest has made it.
         """
         folder = files.join(self._parent, request.folder)
+        refuse_if(
+            self._is_local and not files.exists(folder),
+            f"{folder} is not there, which worker 0 has made. All workers need the same output: "
+            "give a folder that all machines share",
+            Failure,
+        )
         self._files = StagedFiles(folder, self._spool)
         try:
             removed = [

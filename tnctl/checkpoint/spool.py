@@ -53,7 +53,10 @@ class StagedFiles(Inventory):
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """A file of the folder, open for writing; `finish` finishes it."""
-        with files.open_output(str(self._staged(name)), durable=False) as stream:
+        staged = str(self._staged(name))
+        if files.is_link(staged):
+            raise ownership.foreign_file(self.folder, name)
+        with files.open_output(staged, durable=False) as stream:
             if self._finished_in_place(name):
                 writer = _StagedWriter(stream, self._hashing, self._beginning)
                 yield writer
@@ -152,11 +155,14 @@ class StagedFiles(Inventory):
 
 
 class Spool(StagedFiles):
-    """The staged files of the process that writes the manifest."""
+    """The staged files of the process that writes the manifest, and that makes a local folder."""
 
     def __init__(self, folder: str, root: Path) -> None:
         super().__init__(folder, root)
         self._included: dict[str, FileEntry] = {}
+        if self._local is not None:
+            with files.translated(folder, "written"):
+                self._local.mkdir(parents=True)
 
     def include(self, entries: Mapping[str, FileEntry]) -> None:
         """Take files into the manifest that owners have finished; they come first."""

@@ -52,10 +52,9 @@ def take_lock(path: Path, open_it: Callable[[], int], busy: Callable[[int], str]
 def locked(folder: str, is_written: bool = False, name: str = LOCK) -> Iterator[None]:
     """Keep other processes that ask for it out of a folder while the block runs.
 
-    Of folders of this machine only, other storages have no locks. `name` is that of the file that
-    is locked in it. Raises HeldError at once when another process is in it, and with `is_written`
-    Failure when nothing may be written there. What a process held that was killed, the kernel has
-    released.
+    Of folders of this machine only, other storages have no locks. The file `name` in it is locked.
+    Raises HeldError at once when another process is in it, and with `is_written` Failure when
+    nothing may be written there. What a process held that was killed, the kernel has released.
     """
     local = local_path(folder)
     if local is None:

@@ -29,7 +29,7 @@ from tnctl.files.storage import (
 
 READ_BYTES = 4 << 20  # at a time, of what is read whole
 # Of the parts of an upload but the last, at first: the least that S3 takes. It takes no more than
-# 10,000, so their size doubles after so many: a file may have 300 GiB.
+# 10,000, so their size doubles after PARTS_OF_A_SIZE: a file may have 300 GiB.
 UPLOAD_BYTES = 5 << 20
 PARTS_OF_A_SIZE = 2000
 HELD_BYTES = 256 << 10  # of a part that is not complete, in memory; the rest is on the disk
