@@ -96,8 +96,8 @@ class Sampler:
 
 def work() -> None:
     """As tnctl.launch.worker, with a sampler."""
-    from tnctl.exit_codes import leave_with
     from tnctl.launch.ray_driver import run
+    from tnctl.system import leave_with
 
     Sampler(Path(os.environ[SAMPLES]) / f"{os.getpid()}.jsonl")
     try:

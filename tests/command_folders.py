@@ -7,13 +7,14 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import generated_folders
 
-from tnctl import manifest, ownership
+from tnctl import manifest
 
 CONF = """\
 defaults: [schema, {recipe: lr}, _self_]
@@ -43,6 +44,11 @@ FORMATS = {
     "run": "run", "graph": "graph", "emb": "embeddings", "delta": "embeddings", "prep": "prepared",
 }  # fmt: skip
 MANIFESTS = ("manifest.json", "serving.json")
+# Names below the log of a run that are the run's, whoever wrote the file.
+OF_RUN = re.compile(
+    r"predictions\.csv|\.tnctl-predictions\.json|tensorboard/events\.out\.tfevents\.mine"
+    r"|(checkpoints|damaged)/step-[0-9]{10}/(conf\.json|dense\.bin|golden\.jsonl|extra/running)"
+)
 STEP = "run/checkpoints/step-0000000003"
 PLACES = (
     "graph", "emb", "delta", "prep", "run", "run/graph", "run/embeddings", "run/checkpoints", STEP,
@@ -210,8 +216,8 @@ class World:
                 [("tnctl graph", "saved_model.pb"), ("tnctl embeddings", "user_id.parquet")]
             )
             self.put(folder / file, b"half")
-            self.put(folder / ownership.LIST, listed(kind, [file]))
-            for path in (folder, folder / file, folder / ownership.LIST):
+            self.put(folder / generated_folders.LIST, listed(kind, [file]))
+            for path in (folder, folder / file, folder / generated_folders.LIST):
                 self.owner[path.relative_to(self.root).as_posix()] = "left"
         elif way == "file":
             self.put(folder, b"mine")
@@ -224,10 +230,10 @@ class World:
                 return
             self.put(folder / "thesis.tex", b"mine")
             if way == "list":
-                self.put(folder / ownership.LIST, b'{"names": ["thesis.tex"]}')
+                self.put(folder / generated_folders.LIST, b'{"names": ["thesis.tex"]}')
             if way == "sealed":
                 kind = self.chance.choice([*generated_folders.NAMES])
-                self.put(folder / ownership.LIST, listed(kind, ["thesis.tex"]))
+                self.put(folder / generated_folders.LIST, listed(kind, ["thesis.tex"]))
 
     def forge_list(self) -> None:
         text = self.chance.choice([
@@ -235,7 +241,7 @@ class World:
             listed("tnctl graph", ["thesis.tex", "saved_model.pb"]), listed("tnctl run", ["notes"]),
             listed("tnctl run", ["log.jsonl"]).replace(b"run", b"rum"),
         ])  # fmt: skip
-        self.put(self.folder() / ownership.LIST, text)
+        self.put(self.folder() / generated_folders.LIST, text)
 
     def forge_manifest(self) -> None:
         """Another's folder, whose manifest says that photos and a thesis are files of ours."""
@@ -351,7 +357,6 @@ class World:
         arguments = ["predict", "output=run", "data.test=test.csv", "format=csv"]
         if self.chance.random() < 0.4:
             may = {self.key("run/predictions.csv"): {"prediction"}}
-            may[self.key("run") + "/.tnctl-predictions.json"] = {"prediction"}
             may[self.key("run") + "/.predictions.csv.tnctl-new"] = {"prediction"}
             return Command(arguments, may)
         return self._file(arguments, self.place("s.csv", "new/p.csv"))
@@ -385,7 +390,7 @@ class World:
         may = {
             os.path.normpath(f"{root}/{name}"): {"run"}
             for name in ("checkpoints", "damaged", "log.jsonl", "report.json", "report.html",
-                         ".tnctl-files.json", ".tnctl-lock")
+                         ".tnctl-lock")
         }  # fmt: skip
         may[f"{root}/."] = {"run"}  # parts of files beside them
         if self.chance.random() < 0.6:
@@ -449,7 +454,16 @@ class World:
         formats = set().union(*(fs for p, fs in command.may.items() if below(key, p)))
         if "anything" in formats and key == place:
             return True
-        return self.owner.get(key) in formats
+        if os.path.basename(key) == generated_folders.LIST:
+            return True
+        return self.owner.get(key) in formats or ("run" in formats and self._is_of_run(key))
+
+    def _is_of_run(self, key: str) -> bool:
+        """Whether a path is a name of a run, in a folder that has or had the log of one."""
+        return any(
+            self.owner.get(f"{above}/log.jsonl") == "run" and OF_RUN.fullmatch(key, len(above) + 1)
+            for above in map(str, Path(key).parents)
+        )
 
     def _format_of(self, command: Command, key: str, default: str) -> str:
         if command.arguments[0] == "train":

@@ -10,7 +10,7 @@ from tnctl import documents
 from tnctl.checkpoint import dense_file, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest
-from tnctl.checkpoint.merging import Keys
+from tnctl.checkpoint.merging import KeyHashes
 from tnctl.manifest import Inventory
 from tnctl.tables import REMOVED_DTYPE
 
@@ -51,7 +51,7 @@ class Saved:
 
 
 def keys():
-    return Keys({number: name for name, number in GROUPS.items()})
+    return KeyHashes({number: name for name, number in GROUPS.items()})
 
 
 def in_order(records):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tnctl import manifest, ownership
 
+LIST = ownership.LISTS[0]
 # Names that each format can have, and names that none has.
 NAMES = {
     "tnctl checkpoint": [
@@ -27,10 +28,6 @@ NAMES = {
     "tnctl prepared": [
         "train/part-00000.parquet", "train/first.json", "validation/part-00000.parquet",
         "test/part-00012.parquet",
-    ],
-    "tnctl run": [
-        "log.jsonl", "report.json", "report.html", "predictions.csv",
-        "tensorboard/events.out.tfevents.1700000000.5.host.17",
     ],
 }  # fmt: skip
 FOREIGN = [
@@ -64,6 +61,19 @@ def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def stored(folder):
+    """Every regular file below a folder with its bytes, and every link with its target."""
+    held = {}
+    for above, subfolders, names in os.walk(folder):
+        for name in [*names, *subfolders]:
+            path = Path(above, name)
+            if path.is_symlink():
+                held[path.relative_to(folder).as_posix()] = os.readlink(path)
+            elif path.is_file():
+                held[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return held
+
+
 def free(tree: Tree, name: str) -> bool:
     """Whether nothing stands at a name, nor at a part of it."""
     path = tree.folder / name
@@ -80,11 +90,7 @@ def grow(folder: Path, outside: Path, chance: random.Random) -> Tree:
     folder.mkdir(parents=True)
     names = chance.sample(NAMES[format_.text], chance.randint(1, 4))
     data = {name: chance.randbytes(chance.randint(0, 20)) for name in names}
-    state = chance.choice(
-        ["manifest", "list", "finished", "both", "none", "damaged", "other", "hostile"]
-    )
-    if format_.manifest is None and state in ("manifest", "both"):
-        state = "list"
+    state = chance.choice(["manifest", "list", "both", "none", "damaged", "other", "hostile"])
     stored = dict(data)
     for name in chance.sample(names, chance.randint(0, 1)):
         if chance.random() < 0.5:
@@ -95,7 +101,7 @@ def grow(folder: Path, outside: Path, chance: random.Random) -> Tree:
         if chance.random() < 0.9 and free(tree, name):
             put(folder / name, stored[name])
             is_listed = state in ("list", "both")
-            with_checksum = state in ("manifest", "both", "finished")
+            with_checksum = state in ("manifest", "both")
             is_named = with_checksum and stored[name] == data[name]
             (tree.owned if is_listed or is_named else tree.foreign)[name] = stored[name]
     documents(tree, state, data, chance)
@@ -104,37 +110,27 @@ def grow(folder: Path, outside: Path, chance: random.Random) -> Tree:
 
 
 def documents(tree: Tree, state: str, data: dict, chance: random.Random) -> None:
-    """The manifest and the list that a state has."""
+    """The manifest and the list of an earlier version that a state has."""
     of, name = tree.format.text, tree.format.manifest
+    assert name is not None
     body = {"format": of, "version": 1, "files": {n: entry(d) for n, d in data.items()}}
     listed = {"format": "tnctl files", "version": 1, "of": of, "names": [*data], "files": {}}
     if state in ("manifest", "both"):
         put_owned(tree, name, manifest.sealed(body))
-    if state == "finished":
-        put_owned(tree, ownership.LIST, manifest.sealed(listed | {"files": body["files"]}))
     if state in ("list", "both"):
-        if name is not None and chance.random() < 0.5:
-            listed["names"] = [*data, name]
-        put_owned(tree, ownership.LIST, manifest.sealed(listed))
+        put_owned(tree, LIST, manifest.sealed(listed))
     if state == "damaged":
-        if name is not None and chance.random() < 0.5:
+        if chance.random() < 0.5:
             strange(tree, name, manifest.sealed(body).replace(b"version", b"vversion"))
         else:
             cut = manifest.sealed(listed)[: chance.choice([0, 5, 100, -30])]
-            put_owned(tree, ownership.LIST, cut)  # the list itself, and no file that it names
+            put_owned(tree, LIST, cut)  # the list itself, and no file that it names
     if state == "other":
         other = chance.choice([text for text in NAMES if text != of])
-        if name is not None and chance.random() < 0.5:
-            strange(tree, name, manifest.sealed(body | {"format": other}))
-        else:
-            strange(tree, ownership.LIST, manifest.sealed(listed | {"of": other}))
+        strange(tree, name, manifest.sealed(body | {"format": other}))
     if state == "hostile":
-        bad = chance.choice(HOSTILE)
-        if name is not None and chance.random() < 0.5:
-            lie = chance.choice([1, {"bytes": 1, "sha256": "0" * 64}, entry(b"secret")])
-            strange(tree, name, manifest.sealed(body | {"files": {bad: lie}}))
-        else:
-            strange(tree, ownership.LIST, manifest.sealed(listed | {"names": [*data, bad]}))
+        lie = chance.choice([1, {"bytes": 1, "sha256": "0" * 64}, entry(b"secret")])
+        strange(tree, name, manifest.sealed(body | {"files": {chance.choice(HOSTILE): lie}}))
 
 
 def strangers(tree: Tree, outside: Path, chance: random.Random) -> None:
@@ -150,7 +146,7 @@ def strangers(tree: Tree, outside: Path, chance: random.Random) -> None:
                     (tree.folder / name).symlink_to(outside / "secret")
                     tree.links[name] = str(outside / "secret")
                 else:
-                    listed = tree.folder / ownership.LIST
+                    listed = tree.folder / LIST
                     if name.encode() not in (listed.read_bytes() if listed.exists() else b""):
                         strange(tree, name, b"mine")
     top = chance.choice(["tables", "variables", "train", "tensorboard"])

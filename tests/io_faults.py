@@ -20,7 +20,7 @@ from unittest import mock
 
 from conftest import Result
 
-from tnctl import files, folders
+from tnctl import files, outputs
 
 ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EACCES": errno.EACCES}
 REMOVALS = ("unlink", "remove", "rmdir")
@@ -70,7 +70,7 @@ def armed(fault: Fault | None):
         for name in ("rename", "replace", *REMOVALS, "mkdir"):
             kind = "remove" if name in REMOVALS else "rename"
             patches.enter_context(mock.patch.object(os, name, _counted(fault, kind, name)))
-        patches.enter_context(mock.patch.object(folders, "exchange", _exchange(fault)))
+        patches.enter_context(mock.patch.object(outputs, "exchange", _exchange(fault)))
         patches.enter_context(mock.patch.object(files.OutputFile, "write", _write(fault)))
         opened = _open(fault)
         patches.enter_context(mock.patch.object(builtins, "open", opened))
@@ -92,7 +92,7 @@ def _counted(fault: Fault, kind: str, name: str):
 
 
 def _exchange(fault: Fault):
-    real = folders.exchange
+    real = outputs.exchange
 
     def exchange(folder, other):
         fault.count("rename", folder)
@@ -137,9 +137,8 @@ def _open(fault: Fault):
 IMPORTED = (
     "tnctl.cli.checkpoint", "tnctl.cli.model_commands", "tnctl.cli.serving_commands",
     "tnctl.cli.training_commands", "tnctl.api.artefacts", "tnctl.api.training",
-    "tnctl.checkpoint.compaction", "tnctl.checkpoint.checkpoint_inspection",
-    "tnctl.checkpoint.verification",
-    "tnctl.checkpoint.difference", "tnctl.data.preparing", "tnctl.serving.rows.export",
+    "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.data.preparing",
+    "tnctl.serving.rows.export",
     "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.run", "tnctl.evaluation.predictions",
     "tnctl.training.report.terminal_tables", "tnctl.training.check.forecast",

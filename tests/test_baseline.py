@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import tnctl
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.data import statistics
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import auc
-from tnctl.memory_limits import Limit
 from tnctl.model import building
 from tnctl.schema import Slot
+from tnctl.system import Limit
 from tnctl.tables.columns import mix64
 from tnctl.training import baseline
 from tnctl.training.baseline import (
@@ -266,7 +266,7 @@ def test_a_sample_fits_into_memory(workspace, monkeypatch):
     conf, model = run_of(workspace)
     for free, words in ((1_000_000, None), (0, "no row of data.train fits into the memory")):
         limit = Limit("ulimit -v", 1 << 30, free)
-        monkeypatch.setattr(memory_limits, "tightest", lambda limit=limit: limit)
+        monkeypatch.setattr(system, "tightest", lambda limit=limit: limit)
         conf.seed += 1
         if words is not None:
             with pytest.raises(Failure, match=words):

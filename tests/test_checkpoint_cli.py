@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tnctl import documents, files, manifest
-from tnctl.checkpoint import difference, listing, rows, verification
+from tnctl.checkpoint import inspection, listing, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Parent
 from tnctl.cli.checkpoint import FIND
@@ -273,7 +273,7 @@ def flipped_bytes(folder, every):
             damaged = bytearray(data)
             damaged[at] ^= 1 << (at % 8)
             path.write_bytes(damaged)
-            report = verification.verify(str(folder))
+            report = inspection.verify(str(folder))
             if len(report.findings) != 1 or str(folder) not in report.findings[0]:
                 missed.append((path.name, at, report.findings))
         path.write_bytes(data)
@@ -425,10 +425,10 @@ def test_diff_of_other_tables_and_variables(cli, saved, home, monkeypatch):
 def test_blocks_of_any_size_match(saved, monkeypatch):
     """However the rows come, the same pairs are found."""
     both = [open_checkpoint(saved[n].folder) for n in (0, 3)]
-    whole = difference.compare(*both)
+    whole = inspection.compare(*both)
     for size in (1, 200, 1000, 10_000):
         monkeypatch.setattr(rows, "BYTES_PER_READ", size)
-        assert difference.compare(*both) == whole
+        assert inspection.compare(*both) == whole
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])

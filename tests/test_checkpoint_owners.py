@@ -14,14 +14,12 @@ from dataless_runs import LIFE, Run, conf_of
 
 from tnctl import documents, files, manifest
 from tnctl.checkpoint import (
-    checkpoint_inspection,
     compaction,
-    difference,
+    inspection,
     owners,
     rows,
     spool,
     staging,
-    verification,
 )
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint.saver import Saver
@@ -278,19 +276,19 @@ def test_commands_that_read_checkpoints(written, tmp_path):
     _, folders, _ = written
     for number in (1, 2):
         single, several = opened(folders[1][number]), opened(folders[3][number])
-        assert verification.verify(several.folder).findings == []
-        shown = [checkpoint_inspection.inspect(c) for c in (single, several)]
+        assert inspection.verify(several.folder).findings == []
+        shown = [inspection.inspect(c) for c in (single, several)]
         for content in shown:
             content["tables"][0]["files"] = 0
             for group in content["tables"][0]["groups"]:  # sums of floats, block after block
                 group |= {key: round(group[key], 9) for key in ("mean_norm", "shows", "clicks")}
         assert shown[0]["tables"] == shown[1]["tables"]
-        compared = difference.compare(single, several)
+        compared = inspection.compare(single, several)
         assert sum(g.removed + g.added + g.changed for g in compared.groups) == 0
         folded = tmp_path / f"folded{number}"
         compaction.compact(several, str(folded))
         assert loading.digest(opened(folded)) == loading.digest(single)
-        assert verification.verify(str(folded)).findings == []
+        assert inspection.verify(str(folded)).findings == []
         gone = [all_of(rows.tombstones(c, TABLE)) for c in (single, opened(folded))]
         np.testing.assert_array_equal(*gone)
 
@@ -324,7 +322,7 @@ def test_owners_of_another_storage(tmp_path):
     run = DividedRun(conf_of(url, {"spool": str(tmp_path / "spool")}, LIFE), 3)
     run.train(9).evict()
     checkpoint = opened(run.save())
-    assert verification.verify(checkpoint.folder).findings == []
+    assert inspection.verify(checkpoint.folder).findings == []
     assert Run(run.conf, model=loading.load(checkpoint, run.conf)).records() == run.records()
     assert not any((tmp_path / "spool").iterdir())
 
@@ -436,7 +434,7 @@ def test_a_damaged_file_is_found_by_who_reads_it(_written, tmp_path, name):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    assert verification.verify(checkpoint.folder).findings
+    assert inspection.verify(checkpoint.folder).findings
     conf = confs[3]
     for rank in range(3):
         model = building.build(conf, checkpoint.statistics)

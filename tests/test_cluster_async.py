@@ -16,8 +16,8 @@ import pytest
 from test_cluster import conf_of, digest_of
 
 from tnctl import schema
+from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import rows, verification
 from tnctl.cluster.owners.async_owned import AsyncOwnedPart
 from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.rank_0 import async_workers
@@ -188,7 +188,7 @@ def test_checkpoints_have_the_life_of_rows_of_all_owners(parts, monkeypatch):
     assert all(np.isfinite(each).all() for each in weights)
     folders = sorted(Path("run/checkpoints").iterdir())
     assert len(folders) > 4
-    assert not verification.verify(str(folders[-1])).findings
+    assert not inspection.verify(str(folders[-1])).findings
     steps = [evaluation.step for evaluation in report.evaluations]
     assert steps == sorted(set(steps)) and len(steps) >= 3
 

@@ -183,8 +183,8 @@ def test_a_worker_that_fails_ends_the_export_and_the_next_one_completes_it(
         patch.setattr(exporting.write_groups.__globals__["GroupWriting"], "add", full)
         with pytest.raises(Failure, match=r"^worker 1: no space left on device$"):
             together(run, folders[-1], tmp_path / "to")
-    # The other worker may have written: its files stay, with their list, beside the place.
-    assert (tmp_path / ".to.tnctl-new/.tnctl-files.json").exists()
+    # The other worker may have written: its files stay beside the place.
+    assert any((tmp_path / ".to.tnctl-new").iterdir())
     assert not (tmp_path / "to").exists()
     together(run, folders[-1], tmp_path / "to")
     assert [path.name for path in tmp_path.iterdir()] == ["to"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure
-from tnctl.memory_limits import Limit
+from tnctl.system import Limit
 from tnctl.training import row_life
 
 SECONDS = (
@@ -83,7 +83,7 @@ def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch): 
         return Limit("the memory of this machine", 4 << 30, free << 20)
 
     monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_worker_1)
-    monkeypatch.setattr(memory_limits, "tightest", limit)
+    monkeypatch.setattr(system, "tightest", limit)
     with pytest.raises(Failure) as failed:
         cluster_in_one_process.train_together(conf, 2)
     text = str(failed.value)

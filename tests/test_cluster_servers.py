@@ -22,8 +22,8 @@ from test_cluster_equality import (  # noqa: F401 - a fixture
 )
 
 from tnctl import schema
+from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
-from tnctl.checkpoint import rows, verification
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0 import cluster_workers
@@ -174,7 +174,7 @@ def test_asynchronous_checkpoints_have_the_rows_of_all_servers(
         assert saved == b"".join(part.tobytes() for each in owned for part in each.records())
         assert all(each.rows and each.figures(0).evicted for each in owned)
     folders = sorted(Path("run/checkpoints").iterdir())
-    assert len(folders) > 4 and not verification.verify(str(folders[-1])).findings
+    assert len(folders) > 4 and not inspection.verify(str(folders[-1])).findings
 
 
 @pytest.mark.long

@@ -294,7 +294,7 @@ def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch
         )
         threading.Timer(0.7, stack.close).start()
         env_workers._claim_log(conf, membership, 0)
-    assert (folder / "run/workers/.tnctl-files.json").exists()
+    assert (folder / "run/workers/rank-0.log").exists()
 
 
 def test_check_needs_the_number_of_workers(cli, folder):

@@ -9,7 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tnctl import files
 from tnctl.errors import UserError
-from tnctl.file_urls import PROTOCOLS, is_plain, protocols_of
+from tnctl.limits import PROTOCOLS, is_plain, protocols_of
 
 PLAIN = [
     "a.csv", "/data/a*.csv", "./a", "file:///a", "file:/a", "memory://a", "s3://b/k?versionId=1",

@@ -17,8 +17,7 @@ import pytest
 
 from tnctl import files
 from tnctl.errors import Failure, UserError
-from tnctl.files import output_files, storage
-from tnctl.files import output_files as uploading
+from tnctl.files import storage, streams
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -259,7 +258,7 @@ class Storage(fsspec.AbstractFileSystem):
 def uploaded(monkeypatch):
     """The parts of what is written elsewhere, in the order of their upload."""
     system = Storage(AbortedUpload)
-    monkeypatch.setattr(output_files, "storage", lambda _: (system, "x"))
+    monkeypatch.setattr(streams, "storage", lambda _: (system, "x"))
     yield system.parts
     assert all(upload.ends in ([], ["completed"]) for upload in system.uploads)
     assert not system.transaction.files
@@ -269,8 +268,8 @@ def uploaded(monkeypatch):
 @pytest.mark.parametrize("written", [999, 1000])
 def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written):
     system = Storage(kind)
-    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
-    monkeypatch.setattr(output_files, "storage", lambda _: (system, "x"))
+    monkeypatch.setattr(streams, "UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(streams, "storage", lambda _: (system, "x"))
     with pytest.raises(ZeroDivisionError), files.open_output("s3://bucket/x") as stream:
         stream.write(bytes(written))
         raise ZeroDivisionError
@@ -286,8 +285,8 @@ def test_an_upload_after_an_exception_leaves_no_file(monkeypatch, kind, written)
 @pytest.mark.parametrize("held", [10, 10**6])
 @pytest.mark.parametrize("at_a_time", [1, 700, 2500])
 def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, at_a_time):
-    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 1000)
-    monkeypatch.setattr(uploading, "HELD_BYTES", held)
+    monkeypatch.setattr(streams, "UPLOAD_BYTES", 1000)
+    monkeypatch.setattr(streams, "HELD_BYTES", held)
     whole = os.urandom(size)
     with files.open_output("s3://bucket/x") as stream:
         for at in range(0, size, at_a_time):
@@ -299,9 +298,9 @@ def test_parts_of_an_upload_are_of_one_size(monkeypatch, uploaded, size, held, a
 
 
 def test_parts_grow_where_they_would_be_too_many(monkeypatch, uploaded):
-    assert uploading.UPLOAD_BYTES == 5 << 20  # the least that S3 takes
-    monkeypatch.setattr(uploading, "UPLOAD_BYTES", 10)
-    monkeypatch.setattr(uploading, "PARTS_OF_A_SIZE", 20)
+    assert streams.UPLOAD_BYTES == 5 << 20  # the least that S3 takes
+    monkeypatch.setattr(streams, "UPLOAD_BYTES", 10)
+    monkeypatch.setattr(streams, "PARTS_OF_A_SIZE", 20)
     whole = os.urandom(1905)
     with files.open_output("s3://bucket/x") as stream:
         for at in range(0, len(whole), 19):
@@ -313,7 +312,7 @@ def test_parts_grow_where_they_would_be_too_many(monkeypatch, uploaded):
 
 def test_an_upload_may_have_300_gib():
     """Of at most 10,000 parts, as S3 has them."""
-    sizes = [uploading.UPLOAD_BYTES << n // uploading.PARTS_OF_A_SIZE for n in range(10_000)]
+    sizes = [streams.UPLOAD_BYTES << n // streams.PARTS_OF_A_SIZE for n in range(10_000)]
     assert sum(sizes) >= 300 << 30
     assert max(sizes) < 5 << 30
 
@@ -321,14 +320,14 @@ def test_an_upload_may_have_300_gib():
 @pytest.mark.usefixtures("uploaded")
 def test_many_uploads_at_once_hold_little_memory():
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(files.open_output(f"s3://bucket/{n}")) for n in range(26)]
+        opened = [stack.enter_context(files.open_output(f"s3://bucket/{n}")) for n in range(26)]
         tracemalloc.start()
-        for stream in streams:
+        for stream in opened:
             for _ in range(16):
                 stream.write(bytes(storage.WRITE_BYTES))
         held, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert held < 1 << 20 and most < 26 * uploading.HELD_BYTES * 1.5
+        assert held < 1 << 20 and most < 26 * streams.HELD_BYTES * 1.5
 
 
 def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tmp_path):
@@ -336,7 +335,7 @@ def test_a_temporary_folder_that_takes_no_part_is_told(uploaded, monkeypatch, tm
 
     def write():
         with files.open_output("s3://bucket/x") as stream:
-            stream.write(bytes(2 * uploading.HELD_BYTES))
+            stream.write(bytes(2 * streams.HELD_BYTES))
 
     refused(write, "gone could not be written")
     assert uploaded == []

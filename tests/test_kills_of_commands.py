@@ -90,8 +90,7 @@ class Killing:
         """One kill, and the command again: only the old output or the new one is ever there."""
         root, before, after = self.kill(name, chance)
         self.judge(name, root, before, after)
-        # The list of the files to be removed may be there, or a part of it.
-        kept = {key: data for key, data in self.made(after).items() if ".tnctl-files" not in key}
+        kept = self.made(after)
         if kept == self.old[name]:
             state = "old"
         else:

@@ -7,9 +7,9 @@ import resource
 import pytest
 from test_resume import outcome, stop_at, train
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.errors import Failure
-from tnctl.memory_limits import Limit, tightest
+from tnctl.system import Limit, tightest
 from tnctl.training import row_life
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ STATUS = "Name: tnctl\nVmSize: 1024000 kB\nVmData: 512000 kB\n"
 
 
 @pytest.fixture
-def system(tmp_path, monkeypatch):
+def machine(tmp_path, monkeypatch):
     """Writes files of a system's /proc and /sys; ulimits are none."""
     unlimited = {resource.RLIMIT_AS: (-1, -1), resource.RLIMIT_DATA: (-1, -1)}
     monkeypatch.setattr(resource, "getrlimit", unlimited.__getitem__)
@@ -48,9 +48,9 @@ def cgroup(version, folder, total, used, cached=0, mapped=0):
             f"{place}/memory.stat": stat}  # fmt: skip
 
 
-def test_the_machine_is_a_limit(system):
+def test_the_machine_is_a_limit(machine):
     free = (2048000 + 1024) * 1024
-    assert tightest(system()) == Limit("the memory of this machine", 4096000 * 1024, free)
+    assert tightest(machine()) == Limit("the memory of this machine", 4096000 * 1024, free)
 
 
 def test_no_system_names_a_limit(tmp_path, monkeypatch):
@@ -69,17 +69,17 @@ def test_no_system_names_a_limit(tmp_path, monkeypatch):
         ("0::/../outside", 2, ""),
     ],
 )
-def test_a_cgroup_is_a_limit(system, line, version, folder):
+def test_a_cgroup_is_a_limit(machine, line, version, folder):
     files = cgroup(version, folder, 900 * MIB, 800 * MIB, cached=300 * MIB, mapped=100 * MIB)
-    root = system(**{"proc/self/cgroup": line, **files})
+    root = machine(**{"proc/self/cgroup": line, **files})
     # What is cached and not mapped can be taken back, and there is 1 MiB of swap.
     expected = Limit("the memory limit of the cgroup", 900 * MIB, (100 + 200 + 1) * MIB)
     assert tightest(root) == expected
 
 
 @pytest.mark.parametrize("total", ["max", str(2**63 - 4096)])
-def test_a_cgroup_without_a_limit(system, total):
-    root = system(**{"proc/self/cgroup": "0::/", **cgroup(2, "", total, 800 * MIB)})
+def test_a_cgroup_without_a_limit(machine, total):
+    root = machine(**{"proc/self/cgroup": "0::/", **cgroup(2, "", total, 800 * MIB)})
     assert tightest(root).name == "the memory of this machine"
 
 
@@ -87,18 +87,18 @@ def test_a_cgroup_without_a_limit(system, total):
     ("number", "name", "used"),
     [("RLIMIT_AS", "ulimit -v", 1000), ("RLIMIT_DATA", "ulimit -d", 500)],
 )
-def test_a_ulimit(system, monkeypatch, number, name, used):
+def test_a_ulimit(machine, monkeypatch, number, name, used):
     limits = {getattr(resource, number): (1200 * MIB, -1)}
     monkeypatch.setattr(resource, "getrlimit", lambda of: limits.get(of, (-1, -1)))
-    assert tightest(system()) == Limit(name, 1200 * MIB, (1200 - used) * MIB)
+    assert tightest(machine()) == Limit(name, 1200 * MIB, (1200 - used) * MIB)
 
 
 def test_a_model_that_has_no_room(monkeypatch):
-    monkeypatch.setattr(memory_limits, "tightest", lambda: Limit("ulimit -v", 900 * MIB, 300 * MIB))
-    memory_limits.require(200 * MIB, 100 * MIB, "the model of it")
-    memory_limits.require(63 * MIB, 900 * MIB, "a small one")
+    monkeypatch.setattr(system, "tightest", lambda: Limit("ulimit -v", 900 * MIB, 300 * MIB))
+    system.require(200 * MIB, 100 * MIB, "the model of it")
+    system.require(63 * MIB, 900 * MIB, "a small one")
     with pytest.raises(Failure) as caught:
-        memory_limits.require(200 * MIB, 101 * MIB, "the model of it")
+        system.require(200 * MIB, 101 * MIB, "the model of it")
     assert str(caught.value) == (
         "the model of it takes 200.0 MiB of memory and work on it 101.0 MiB more, but ulimit -v "
         "(900.0 MiB) leaves 300.0 MiB. Give it more memory"
@@ -117,7 +117,7 @@ def test_training_stops_before_memory_runs_out(workspace, trained, cli, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
         patch.setattr(row_life, "table_bytes", lambda _: next(held))
-        patch.setattr(memory_limits, "tightest", limit)
+        patch.setattr(system, "tightest", limit)
         done = cli("train", "conf=small.yaml", "output=run", cwd=workspace)
     assert done.code == 1
     begin = "tnctl train: stopped after step 4 before memory runs out: ulimit -v (1.0 GiB) leaves "
@@ -139,8 +139,8 @@ def test_an_allocation_that_fails(workspace, cli, monkeypatch):
     assert "step-0000000002 is saved. Run the same command again with more memory" in done.last
 
 
-def test_processes_of_one_machine_share_its_memory(system, monkeypatch):
-    root = system()
+def test_processes_of_one_machine_share_its_memory(machine, monkeypatch):
+    root = machine()
     whole = tightest(root)
     assert whole.free_for_each(4) == whole.free // 4
     # A limit of each process leaves less to this one, and more than a fourth of the machine.
@@ -159,9 +159,7 @@ def test_each_of_several_workers_needs_its_room(monkeypatch, processes, words):
     monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
     monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
     monkeypatch.setattr(row_life, "table_words", lambda _: "the tables hold 9 GiB")
-    monkeypatch.setattr(
-        memory_limits, "tightest", lambda **_: Limit("the memory", 1 << 40, next(free))
-    )
+    monkeypatch.setattr(system, "tightest", lambda **_: Limit("the memory", 1 << 40, next(free)))
     watch = row_life.MemoryWatch(None, processes)
     assert watch.shortage(None) is None
     assert f"{words} the tables hold 9 GiB and grow" in watch.shortage(None)
@@ -190,6 +188,6 @@ def test_a_system_that_gives_no_memory(monkeypatch, capsys, error):
 
 
 def test_other_errors_of_these_types_are_no_lack_of_memory():
-    module = importlib.import_module("tnctl.out_of_memory")
+    module = importlib.import_module("tnctl.system")
     for error in (RuntimeError("a fault"), ImportError("no module named x"), OSError("full")):
         assert not module.is_out_of_memory(error)

@@ -115,16 +115,6 @@ def test_a_run_that_stopped_early_stays(cli, folder):
     assert result(folder / "early") == earlier
 
 
-def test_a_report_that_was_changed_is_not_removed(cli, folder):
-    train(cli, folder, "changed", 1)
-    report = folder / "changed/report.json"
-    report.write_text(report.read_text() + " ")
-    earlier = report.read_bytes()
-    done = train(cli, folder, "changed", 2, code=2)
-    assert "was changed since tnctl wrote it" in done.last
-    assert report.read_bytes() == earlier
-
-
 @pytest.mark.parametrize(
     "timing", ["7", '{"seconds": "7"}', '{"seconds": -7}', '{"seconds": null}']
 )

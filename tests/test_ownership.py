@@ -14,8 +14,9 @@ from pathlib import Path
 import generated_folders
 import io_faults
 import pytest
+from generated_folders import stored
 
-from tnctl import files, folders, manifest, outputs, ownership
+from tnctl import files, manifest, outputs, ownership
 from tnctl.errors import Failure, UserError
 
 GRAPH = ownership.GRAPH
@@ -31,31 +32,21 @@ def root():
         yield Path(folder)
 
 
-def stored(folder):
-    """Every regular file below a folder with its bytes, and every link with its target."""
-    held = {}
-    for above, subfolders, names in os.walk(folder):
-        for name in [*names, *subfolders]:
-            path = Path(above, name)
-            if path.is_symlink():
-                held[path.relative_to(folder).as_posix()] = os.readlink(path)
-            elif path.is_file():
-                held[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return held
-
-
 def survives(root, outside, chance):
     """Look at one generated folder, then empty it: only what is tnctl's may go."""
     tree = generated_folders.grow(root / "tree", outside, chance)
+    by_name = ownership.survey_by_name(str(tree.folder), [tree.format])
+    known = {*generated_folders.NAMES[tree.format.text], tree.format.manifest, *ownership.LISTS}
+    assert set(by_name.owned) == known & (tree.owned | tree.foreign).keys()
     survey = ownership.survey(str(tree.folder), tree.format)
-    assert {*survey.owned, *survey.lists} == set(tree.owned)
+    assert set(survey.owned) == set(tree.owned)
     assert bool(survey.foreign) == bool(tree.foreign or tree.links)
     if survey.foreign and chance.random() < 0.1:
-        with pytest.raises(UserError, match=r"tnctl (did not write|wrote it)"):
+        with pytest.raises(UserError, match="tnctl did not write"):
             outputs.refuse_foreign(str(tree.folder), tree.format)
     if tree.format.manifest in tree.owned:
-        assert survey.owned[0] == tree.format.manifest
-    ownership.remove(survey, tree.format)
+        assert survey.owned[-1] == tree.format.manifest
+    ownership.remove(survey)
     assert stored(tree.folder) == tree.foreign | tree.links
     shutil.rmtree(tree.folder, ignore_errors=True)
 
@@ -104,12 +95,15 @@ def write_graph(to, content, reads=()):
 
 
 def whole(folder):
-    """The files of a folder that its manifest says are whole; None where it is none."""
-    survey = ownership.survey(str(folder), GRAPH)
-    if not survey.complete:
+    """The files of a folder whose manifest is there, which must be as it says; None without one."""
+    if not files.exists(f"{folder}/serving.json"):
         return None
     content = manifest.read(str(folder), Bare, "serving.json")
-    return {name: Path(folder, name).read_bytes() for name in content.files}
+    return {name: manifest.read_file(str(folder), content, name) for name in content.files}
+
+
+def names_in(folder):
+    return sorted(name for name, _ in ownership.contents(folder, lambda _: True))
 
 
 def killed_at(number, root, command):
@@ -150,7 +144,7 @@ def killed_at(number, root, command):
 def test_a_kill_at_any_moment_leaves_one_of_both(root, monkeypatch, way, old):
     to = root / "graph"
     if way == "two renames":
-        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+        monkeypatch.setattr(outputs, "exchange", lambda *_: False)
     if way == "mount point":
         monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == to)
     for number in range(1000):
@@ -177,7 +171,7 @@ def test_a_kill_at_any_moment_leaves_one_of_both(root, monkeypatch, way, old):
 def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
     to = str(root / "graph") if storage == "here" else f"memory://{root.name}/graph"
     write_graph(to, OLD)
-    listing = sorted(name for name, _ in folders.contents(to, {"variables"}))
+    listing = names_in(to)
     write = files.OutputFile.write
     for number in range(100):
         left = number
@@ -197,14 +191,35 @@ def test_what_fails_leaves_the_old_one(root, monkeypatch, storage):
                 break
             except Failure as error:
                 assert "no space is left" in str(error)
-        # On an object store the last window is that of the switch, after all was uploaded.
-        if storage == "here" or number < 8:
-            survey = ownership.survey(to, GRAPH)
-            assert survey.complete and not survey.foreign
-            assert sorted(name for name, _ in folders.contents(to, {"variables"})) == listing
-    assert number > 5
-    surveyed = ownership.survey(to, GRAPH)
-    assert surveyed.complete and set(surveyed.owned) == {*NEW, "serving.json"}
+        assert whole(to) == OLD and names_in(to) == listing
+    assert number > 3
+    assert whole(to) == NEW and set(names_in(to)) == {*NEW, "serving.json"}
+
+
+def test_what_fails_while_files_are_copied_is_completed_by_the_next(root, monkeypatch):
+    """On an object store neither output is in force for that time."""
+    to = f"memory://{root.name}/copied"
+    copy = outputs.files.move_file
+    for number in range(100):
+        write_graph(to, OLD)
+        left = number
+
+        def failing(*arguments):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Failure("broken")
+            copy(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "move_file", failing)
+            try:
+                write_graph(to, NEW)
+                break
+            except Failure:
+                assert whole(to) == (None if number else OLD)
+    assert number == len(NEW) + 2  # the old manifest, the files and the new manifest
+    assert whole(to) == NEW and set(names_in(to)) == {*NEW, "serving.json"}
 
 
 def test_a_removal_that_fails_can_be_repeated(root):
@@ -213,14 +228,14 @@ def test_a_removal_that_fails_can_be_repeated(root):
         fault = io_faults.Fault(str(root), "remove", number, "EIO")
         try:
             with io_faults.armed(fault):
-                ownership.remove(ownership.survey(str(root / "graph"), GRAPH), GRAPH)
+                ownership.remove(ownership.survey(str(root / "graph"), GRAPH))
         except Failure as error:
             assert "could not be removed" in str(error)
         if not fault.happened:
             break
         survey = ownership.survey(str(root / "graph"), GRAPH)
         assert not survey.foreign, number
-        ownership.remove(survey, GRAPH)
+        ownership.remove(survey)
         assert not (root / "graph").exists()
     assert number > 5
 
@@ -231,12 +246,11 @@ def test_what_a_killed_upload_left_goes(root):
         folder = f"{to}/{outputs.NEW}" if old else to
         if old:
             write_graph(to, old)
-        claims = ownership.Claims(folder, GRAPH)
-        manifest.Inventory(folder, claims.add).write("aot/32/graph.o", b"half")
+        else:
+            files.write_bytes(f"{to}/{ownership.WRITING}", b"")
+        manifest.Inventory(folder).write("aot/32/graph.o", b"half")
         write_graph(to, NEW)
-        survey = ownership.survey(to, GRAPH)
-        assert survey.complete and set(survey.owned) == {*NEW, "serving.json"}
-        assert not survey.foreign
+        assert whole(to) == NEW and set(names_in(to)) == {*NEW, "serving.json"}
 
 
 def test_who_writes_at_once_is_told(root):
@@ -328,7 +342,7 @@ def test_what_replaces_a_folder_after_it_was_looked_at_stays(root, below, kind):
     contents = stored(root / "theirs" / below)
     swap(root / "graph" / below, root / "theirs" / below, kind)
     with contextlib.nullcontext() if below else pytest.raises(Failure, match="another folder now"):
-        ownership.remove(surveyed, GRAPH)
+        ownership.remove(surveyed)
     assert stored(root / "graph" / below) == contents
 
 
@@ -340,9 +354,10 @@ def test_a_link_to_a_folder_is_written_through(root):
 
 
 def test_a_list_alone_is_replaced(root):
-    """Of a killed command only its list of files may be left, and the folders of these."""
+    """Of a killed command of an earlier version: its list, and the folders of files on it."""
     to = root / "graph"
-    ownership.Claims(str(to), GRAPH).take(["variables/variables.index"])
+    names = {"format": "tnctl files", "version": 1, "names": ["variables/variables.index"]}
+    generated_folders.put(to / generated_folders.LIST, manifest.sealed({**names, "files": {}}))
     (to / "variables").mkdir()
     write_graph(str(to), OLD)
     assert whole(to) == OLD and [path.name for path in root.iterdir()] == ["graph"]
@@ -367,8 +382,7 @@ def test_what_has_the_name_of_the_folder_inside(there, root):
     if there:
         write_graph(str(to), OLD)
     inside = to / outputs.NEW
-    ownership.Claims(str(inside), GRAPH).add(["saved_model.pb"])
-    (inside / "saved_model.pb").write_bytes(b"half")
+    generated_folders.put(inside / "saved_model.pb", b"half")
     write_graph(str(to), NEW)
     assert whole(to) == NEW and not inside.exists()
     inside.mkdir()
@@ -386,18 +400,23 @@ def test_folders_made_for_what_fails_go(root):
     assert not list((root / "a").iterdir())
 
 
-def test_a_list_is_no_link(root):
-    """Neither the list nor a file that it names: a link in its place is the user's."""
-    claims = ownership.Claims(str(root), ownership.RUN)
-    claims.add(["log.jsonl"])
+@pytest.mark.parametrize(
+    ("log", "is_run"),
+    [
+        (b"", True),
+        (b'{"eve', True),
+        (b'{"event": "step"}\n', True),
+        (b"mine", False),
+        (b"{}", False),
+    ],
+)
+def test_the_log_of_a_run(root, log, is_run):
+    assert not ownership.is_run(str(root))
+    (root / "log.jsonl").write_bytes(log)
+    assert ownership.is_run(str(root)) == is_run
+    (root / "log.jsonl").rename(root / "moved")
     (root / "log.jsonl").symlink_to(root / "moved")
-    with pytest.raises(UserError, match=r"holds log\.jsonl"):
-        ownership.Claims(str(root), ownership.RUN).add(["log.jsonl"])
-    (root / ownership.LIST).rename(root / "moved")
-    (root / ownership.LIST).symlink_to(root / "moved")
-    assert ownership.read_list(str(root)) is None
-    with pytest.raises(UserError, match=r"holds \.tnctl-files\.json"):
-        ownership.Claims(str(root), ownership.RUN)
+    assert not ownership.is_run(str(root))
 
 
 # ---- What a command reads -------------------------------------------------------
@@ -441,6 +460,7 @@ def test_no_output_overlaps_what_is_read(root):
         with pytest.raises(UserError, match="which this command reads"):
             outputs.refuse_overlap([to], [read])
     outputs.refuse_overlap(["memory://x/ab", "memory://y/a"], ["memory://x/a", str(root / "a")])
+    outputs.refuse_overlap([str(root / "a/b.csv/below")], [str(root / "d")])
 
 
 # ---- Single files ---------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 
 from tnctl import files
 from tnctl.errors import Failure
-from tnctl.folders import Place
 from tnctl.manifest import DamagedError, Manifest, present
+from tnctl.outputs import Place
 
 NOBODY = 65534
 DENIED = "permission denied. Give this user access to it"

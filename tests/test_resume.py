@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tnctl import documents, manifest, ownership
+from tnctl import documents, manifest
 from tnctl.checkpoint.document import CheckpointManifest
 
 GOLDEN_ROWS = 20
@@ -328,7 +328,7 @@ def test_a_full_disk_stops_training_and_the_same_command_goes_on(
         if when == "before it is begun":
             at_step(7, lambda: patch.setattr(files, "free_bytes", lambda _: 5_000))
         else:
-            at_step(7, lambda: patch.setattr(files.output_files.os, "fsync", full))
+            at_step(7, lambda: patch.setattr(files.streams.os, "fsync", full))
         done = train(cli, workspace, *USUAL, "save.every_steps=3", expected=1)
         assert "Traceback" not in done.err
         assert "free" in done.last.lower()
@@ -562,7 +562,6 @@ def test_a_spool_that_cannot_be_is_told_before_training(workspace, cli, at_step)
 def test_a_report_that_was_cut_is_made_again(text, run_copy, ran):
     path = run_copy / "run/report.json"
     whole = json.loads(path.read_text())
-    ownership.Claims(str(run_copy / "run"), ownership.RUN).add(["report.json"])  # it is written to
     path.write_text(text)
     done = ran("train", "conf=small.yaml", "output=run", cwd=run_copy)
     assert "run/report.json is damaged and is written again" in done.err

@@ -21,7 +21,7 @@ from tnctl.checkpoint import merging, rows, spool, staging
 from tnctl.checkpoint.chain import before
 from tnctl.checkpoint.saver import Saver
 from tnctl.errors import Failure
-from tnctl.files import output_files
+from tnctl.files import streams
 from tnctl.manifest import DamagedError
 from tnctl.tables import REMOVED_DTYPE
 
@@ -139,7 +139,7 @@ def test_tombstones_are_the_removed_keys_without_a_row(tmp_path):
     life = {"eviction": {"unseen_steps": 2}}
     run = Run(conf_of(tmp_path / "run", {"full_every": 3}, life))
     removed, previous = {}, {}
-    keys = merging.Keys({0: "user", 1: "item"})
+    keys = merging.KeyHashes({0: "user", 1: "item"})
     for number in range(7):
         run.train(3)
         there = present(run)
@@ -291,7 +291,7 @@ def test_a_second_checkpoint_of_a_step_stands_beside_the_first(tmp_path):
 @pytest.mark.parametrize("seed", range(20))
 def test_merging_is_a_dict_that_newer_sources_update(seed):
     rng = np.random.default_rng(seed)
-    keys = merging.Keys({0: "a", 1: "b", 5: "c"})
+    keys = merging.KeyHashes({0: "a", 1: "b", 5: "c"})
     dtype = np.dtype([("id", "<u8"), ("group", "<u2"), ("value", "<u4")])
     sources, expected = [], {}
     for number in range(int(rng.integers(1, 5))):
@@ -325,7 +325,7 @@ def test_keys_of_several_groups_may_share_a_hash():
     """Ids that were chosen so: id ^ salt is the same."""
     from tnctl.tables.columns import group_salt
 
-    keys = merging.Keys({0: "a", 1: "b"})
+    keys = merging.KeyHashes({0: "a", 1: "b"})
     dtype = np.dtype([("id", "<u8"), ("group", "<u2")])
     twin = 77 ^ group_salt("a") ^ group_salt("b")
     both = np.array([(77, 0), (twin, 1)], dtype)
@@ -364,7 +364,7 @@ def test_leftovers_go_and_what_is_foreign_stays(tmp_path):
     killed = spool.Spool(str(parent / "step-0000000007"), tmp_path)
     with killed.writing("tables/embedding2/00000.rows.zst") as stream:
         stream.write(b"half")
-    for name in ("step-0000000001/tables", "step-0000000005", "mine", "step-by-step"):
+    for name in ("step-0000000001/tables", "step-0000000005/mine", "mine", "step-by-step"):
         (parent / name).mkdir(parents=True)
         (parent / name / "dense.bin").write_text("mine")
     (parent / "notes.txt").write_text("mine")
@@ -374,7 +374,7 @@ def test_leftovers_go_and_what_is_foreign_stays(tmp_path):
         "step-by-step",
     ]  # fmt: skip
     assert (parent / "step-0000000001/tables/dense.bin").read_text() == "mine"
-    assert os.listdir(parent / "step-0000000005") == ["dense.bin"]
+    assert os.listdir(parent / "step-0000000005") == ["mine"]
 
 
 def test_spools_of_dead_processes_go(tmp_path):
@@ -465,7 +465,7 @@ def die_at(at, monkeypatch, action):
         patch.setattr(os, "fsync", dying(os.fsync))
         patch.setattr(os, "replace", dying(os.replace))
         opening = dying(files.open_output)
-        for module in (files, output_files):
+        for module in (files, streams):
             patch.setattr(module, "open_output", opening)
         try:
             action()

@@ -16,13 +16,13 @@ from test_cluster import conf_of
 from test_cluster_faults import full_disk
 from test_cluster_servers import IN_PARTS, with_servers
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.node import Node
 from tnctl.cluster.workers import server
 from tnctl.cluster.workers.remote import RemoteParameters
 from tnctl.errors import Failure
-from tnctl.memory_limits import Limit
+from tnctl.system import Limit
 from tnctl.tables import NotFiniteError
 from tnctl.training import row_life
 
@@ -103,7 +103,7 @@ def test_memory_that_runs_short_for_a_server_is_reported_and_saved(parts, monkey
 
     monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_server_1)
     limit = Limit("the memory of this machine", 4 << 30, 300 << 20)
-    monkeypatch.setattr(memory_limits, "tightest", lambda **_: limit)
+    monkeypatch.setattr(system, "tightest", lambda **_: limit)
     with pytest.raises(Failure, match="before memory runs out: server 1: the memory of") as failed:
         cluster_in_one_process.train_together(conf, 2)
     text = str(failed.value)

@@ -17,12 +17,12 @@ from cluster_commands import lives
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cpu_shares import shares
 from tnctl.errors import Failure, Stopped
 from tnctl.launch import supervisor as supervisor_module
 from tnctl.launch.local_processes import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 from tnctl.launch.worker_processes import TerminalLog, begin_log, last_lines
+from tnctl.system import shares
 
 pytestmark = pytest.mark.alone
 

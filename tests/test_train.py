@@ -68,7 +68,6 @@ def train(cli, folder, *overrides, expected=0):
 def test_a_run_writes_what_it_says(trained):
     run = trained / "run"
     assert sorted(path.name for path in run.iterdir()) == [
-        ".tnctl-files.json",
         "checkpoints",
         "log.jsonl",
         "report.html",
@@ -78,7 +77,7 @@ def test_a_run_writes_what_it_says(trained):
     assert checkpoint.name == "step-0000000012"
     content = documents.plain(manifest.read(str(checkpoint), CheckpointManifest))
     files = {str(p.relative_to(checkpoint)) for p in checkpoint.rglob("*") if p.is_file()}
-    assert files == {"manifest.json", ".tnctl-files.json", *content["files"]}
+    assert files == {"manifest.json", *content["files"]}
     assert {"dense.bin", "conf.json", "golden.jsonl", "graph/saved_model.pb"} <= files
     assert content["clock"]["step"] == 12
     assert content["finished"] is True

@@ -14,7 +14,7 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, UserError
-from tnctl.exit_codes import leave_with
+from tnctl.system import leave_with
 
 TRACEBACK = "rank-0-traceback.log"
 
@@ -160,8 +160,7 @@ def test_a_secret_that_would_be_cut_is_masked(raised, first):
 
 def test_a_traceback_that_cannot_be_kept_is_shown(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(worker_errors, "_output", str(tmp_path))
-    foreign = tmp_path / "workers" / TRACEBACK
-    foreign.parent.mkdir()
+    foreign = tmp_path / "workers"
     foreign.write_text("mine")
     worker_errors.show_traceback(ValueError("a bug"))
     assert foreign.read_text() == "mine" and capfd.readouterr().err == "ValueError: a bug\n"

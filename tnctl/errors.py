@@ -62,7 +62,7 @@ def printable(text: str) -> str:
 
 
 def shortened(message: str, most: int) -> str:
-    """What a library says, as one line without secrets of URLs, cut after so many characters."""
+    """What a library says, as one line without secrets of URLs, of at most `most` characters."""
     # Masked before it is cut, since a part of a secret is not known as one.
     line: str = masked(" ".join(message.split()))
     return line if len(line) <= most else f"{line[:most]}…"

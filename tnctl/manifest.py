@@ -7,7 +7,7 @@ agrees with its own checksum the folder does not count.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -90,23 +90,14 @@ class Inventory:
     A file whose name ends in .zst is compressed.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        claim: Callable[[Iterable[str]], None] = lambda _names: None,
-        to: str | None = None,
-    ) -> None:
-        """`claim` is called with the names of files before the first byte of them is written.
-
-        `to` is where the folder will be moved to, if it is written elsewhere.
-        """
-        self.folder, self.to, self._claim = folder, to or folder, claim
+    def __init__(self, folder: str, to: str | None = None) -> None:
+        """`to` is where the folder will be moved to, if it is written elsewhere."""
+        self.folder, self.to = folder, to or folder
         self.files: dict[str, FileEntry] = {}
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """A file of the folder, open for writing; pyarrow can write to it."""
-        self._claim([name])
         with files.open_output(files.join(self.folder, name)) as stream:
             writer = HashingWriter(stream)
             with files.compressing(writer, name) as target:
@@ -125,27 +116,38 @@ class Inventory:
         """
         document = dataclasses.replace(document, files=dict(self.files))
         text = sealed(document.body())
-        self._claim([name])
         files.write_bytes(files.join(self.folder, name), text)
         return dataclasses.replace(document, sha256=checksum_in(text))
 
 
-class HashingWriter:
-    """A binary stream that counts and hashes what passes through it; pyarrow writes to it too."""
+class _Hashed:
+    """A binary stream that counts and hashes what passes through it."""
+
+    closed = False
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._hash = hashlib.sha256()
-        self._bytes = 0
+        self._stream, self._hash, self._bytes = stream, hashlib.sha256(), 0
+
+    def _add(self, data: Any) -> None:
+        self._hash.update(data)
+        self._bytes += len(data)
+
+    def close(self) -> None:
+        """Whoever opened the stream closes it."""
+
+    def entry(self) -> FileEntry:
+        """The size and checksum of all that has passed through it."""
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
+
+
+class HashingWriter(_Hashed):
+    """A stream to write to; pyarrow writes to it too."""
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         self._stream.write(view)
-        self._hash.update(view)
-        self._bytes += view.nbytes
+        self._add(view)
         return view.nbytes
-
-    closed = False
 
     def tell(self) -> int:
         return self._bytes
@@ -153,24 +155,13 @@ class HashingWriter:
     def flush(self) -> None:
         """Nothing is buffered."""
 
-    def close(self) -> None:
-        """Whoever opened the stream closes it."""
 
-    def entry(self) -> FileEntry:
-        """The size and checksum of all that was written."""
-        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
-
-
-class HashedInput:
-    """A binary stream that counts and hashes what is read of it; pyarrow reads from it too."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._hash, self._bytes = stream, hashlib.sha256(), 0
+class HashedInput(_Hashed):
+    """A stream to read from; pyarrow reads from it too."""
 
     def read(self, size: int) -> bytes:
         data: bytes = self._stream.read(size)
-        self._hash.update(data)
-        self._bytes += len(data)
+        self._add(data)
         return data
 
     def read_rest(self) -> None:
@@ -178,17 +169,8 @@ class HashedInput:
         while self.read(READ_BYTES):
             pass
 
-    closed = False
-
     def readable(self) -> bool:
         return True
-
-    def close(self) -> None:
-        """Whoever opened the stream closes it."""
-
-    def entry(self) -> FileEntry:
-        """The size and checksum of all that was read."""
-        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
 def sealed(body: dict[str, Any]) -> bytes:
@@ -240,7 +222,7 @@ def unsealed(text: bytes, folder: str, url: str, kind: type[Kind]) -> Kind:
 
 
 def intact(text: bytes, folder: str, url: str, noun: str) -> bytes:
-    """The same sealed text. Raises DamagedError unless it has the checksum that it ends with."""
+    """`text`, unchanged. Raises DamagedError unless it has the checksum that it ends with."""
     start, mark, end = text.rpartition(CHECKSUM.encode())
     if not mark or hashlib.sha256(start).hexdigest().encode() + b'"\n}\n' != end:
         what = f"{url} is damaged: it is not what its own checksum says"

@@ -127,5 +127,5 @@ def with_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> 
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [with_texts(inner, change, f"{key}[{place}]") for place, inner in enumerate(value)]
+        return [with_texts(inner, change, f"{key}[{index}]") for index, inner in enumerate(value)]
     return change(key, value) if isinstance(value, str) else value

@@ -1,27 +1,33 @@
 """Which files of a folder tnctl wrote: only those are ever removed or replaced. docs/trust.md.
 
-A file is known by a manifest that names it, whose format can have such a file, and whose size and
-checksum it has; or by a list of files that was written before the first of them. Everything else is
-foreign, and so is every symbolic link.
+Of an output they are those that its sealed manifest names, with their size and checksum. In a
+folder that a command works in, and below the log of a run, they are those whose names the format
+can have. Everything else is foreign, and so is every symbolic link.
 """
 
 import contextlib
+import os
 import re
-import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-from tnctl import documents, files, folders, limits, manifest
+from tnctl import documents, files, limits, manifest
 from tnctl.documents import LONGEST_PATH, DocumentError, RelativePath
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import FileEntry, Manifest
 
-LIST = ".tnctl-files.json"
-# A storage may lose the old text of a file when it fails to write a new one. There the list is
-# written in turns to two names, so that one of them is always whole.
-SPARE_LIST = ".tnctl-files-2.json"
-LISTS = (LIST, SPARE_LIST)
-LIST_START = b'{\n  "format": "tnctl files"'
+NEW = ".tnctl-new"  # the folder that an output is written into, beside its place or in it
+OLD = ".tnctl-old"  # the output that was in force, while its names are given to the new one
+# In an output on an object store that is not complete, and was empty before.
+WRITING = ".tnctl-writing"
+WORKING = (NEW, OLD, WRITING)
+# In which earlier versions had the names of the files that they wrote.
+LISTS = (".tnctl-files.json", ".tnctl-files-2.json", ".tnctl-predictions.json")
+LOG = "log.jsonl"  # the log of a run
+FIRST_EVENT = b'{"event": "'
+FOLDER = os.O_RDONLY | os.O_DIRECTORY
+Identity = tuple[int, int]  # device and inode
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 SAVED_MODEL = re.compile(
@@ -42,8 +48,9 @@ class Format:
         return len(name) <= LONGEST_PATH and self.pattern.fullmatch(name) is not None
 
     def can_have(self, name: str) -> bool:
-        """The same, or it is the manifest's name."""
-        return name == self.manifest or self.is_file(name)
+        """Whether a command that writes the format can leave a file of a name when it is killed."""
+        name = _completed(name)
+        return name in (self.manifest, WRITING, *LISTS) or self.is_file(name)
 
 
 CHECKPOINT = Format(
@@ -70,8 +77,6 @@ EMBEDDINGS = Format(
         rf"|{_NAME}\.values\.parquet"
     ),
 )
-_BLOCK = re.compile(r"sparse_table/[A-Za-z0-9_]{1,128}/rank_(0|[1-9][0-9]?)/block_[0-7]\.gz")
-TENSORNET = Format("tnctl tensornet", "manifest.json", _BLOCK)  # of earlier versions
 PREPARED = Format(
     "tnctl prepared",
     "manifest.json",
@@ -97,21 +102,15 @@ WORKERS = Format(
 )
 # A file that is being written, alone in a folder beside its place.
 FILE = Format("tnctl file", None, re.compile("content"))
-FORMATS = {
-    of.text: of for of in (CHECKPOINT, GRAPH, EMBEDDINGS, TENSORNET, PREPARED, RUN, WORKERS, FILE)
-}
+FORMATS = {of.text: of for of in (CHECKPOINT, GRAPH, EMBEDDINGS, PREPARED, RUN, WORKERS, FILE)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnedFiles(Manifest):
-    """A list of files that tnctl writes into the folder it lies in; sealed as a manifest is.
-
-    `files` has the finished ones: a file counts only while its bytes are as they were written.
-    """
+    """A list of the files that an earlier version wrote into a folder."""
 
     FORMAT = "tnctl files"
 
-    of: str  # the format of the folder
     names: tuple[RelativePath, ...]
 
 
@@ -120,225 +119,89 @@ class Survey:
     """What a folder holds: files that tnctl wrote, and everything else, by relative names."""
 
     folder: str
-    owned: tuple[str, ...]  # in the order in which they may be removed: the manifest first
-    lists: tuple[str, ...]  # the lists that name files; removed after all of those
+    owned: tuple[str, ...]  # in the order in which they may be removed
     foreign: tuple[str, ...]
     subfolders: tuple[str, ...]  # in which files of tnctl are, or can be
-    complete: bool  # there is a manifest, and all files that it names are as it says
-    identity: folders.Identity | None  # of the folder that was surveyed
+    identity: Identity | None  # of the folder that was surveyed
 
 
-class Claims:
-    """The list of the files that a command writes into a folder, kept in the folder itself.
+def survey(folder: str, format: Format) -> Survey:
+    """What an output holds. Raises Failure for what cannot be read.
 
-    `lists` are the names that the list can have. Raises UserError when a file with such a name is
-    no list of this format.
+    A file is tnctl's if a sealed manifest names it, with its size and checksum, and the format can
+    have it. Where a command was killed while it replaced the files of the folder one by one, the
+    manifests are in its working folders.
     """
+    named = [_files_of(files.join(folder, above), format) for above in ("", NEW, OLD)]
+    entries: dict[str, list[FileEntry]] = {}
+    for names in named:
+        for name, entry in (names or {}).items():
+            entries.setdefault(name, []).append(entry)
+    listed = set(_listed(folder, format))
 
-    def __init__(self, folder: str, format: Format, lists: Sequence[str] = LISTS) -> None:
-        self.folder, self.format = folder, format
-        self._lists = lists[:1] if files.local_path(folder) is not None else lists
-        self._writes = 0
-        self._lock = threading.Lock()
-        # What a file that is finished has to be; None while it is written.
-        self.names: dict[str, FileEntry | None] = {}
-        for name in self._lists:
-            url = files.join(folder, name)
-            if files.is_link(url):
-                raise foreign_file(folder, name)
-            if files.exists(url) and not _is_cut_list(url):
-                known = read_list(folder, [name])
-                if known is None or known.of != format.text:
-                    raise foreign_file(folder, name)
-                self.names |= {name: known.files.get(name) for name in known.names}
+    def is_owned(name: str, content: files.Listed) -> bool:
+        if name in listed or _completed(name) in LISTS:
+            return True
+        if name == format.manifest:
+            return named[0] is not None
+        known = entries.get(name, [])
+        is_possible = any(entry.bytes == content.bytes for entry in known)
+        return is_possible and manifest.entry_of(files.join(folder, name)) in known
 
-    def add(self, names: Iterable[str]) -> None:
-        """Write names into the list, before the files are.
-
-        Raises UserError when a file has such a name already that is not on the list or was changed
-        since it was finished, or a symbolic link has one that is.
-        """
-        with self._lock:
-            unlisted = []
-            for name in names:
-                url = files.join(self.folder, name)
-                if not self.format.can_have(name):
-                    raise ValueError(f"a {self.format.text} has no file {name}")
-                is_listed = name in self.names
-                if files.is_link(url) or not self.is_unchanged(name):
-                    raise foreign_file(self.folder, name)
-                if not is_listed and files.lies_at(url):
-                    raise foreign_file(self.folder, name)
-                if not is_listed or self.names[name] is not None:
-                    unlisted.append(name)
-            if unlisted:
-                self.names |= dict.fromkeys(unlisted)
-                self._write()
-
-    def is_unchanged(self, name: str) -> bool:
-        """Whether a file of the list, if it is there, is what it was when it was finished."""
-        entry, url = self.names.get(name), files.join(self.folder, name)
-        return entry is None or not files.exists(url) or manifest.entry_of(url) == entry
-
-    def finish(self, entries: Mapping[str, FileEntry]) -> None:
-        """Write the sizes and checksums of files into the list, now that they are complete."""
-        with self._lock:
-            self.names |= entries
-            for _ in self._lists:
-                self._write()
-
-    def take(self, names: Iterable[str]) -> None:
-        """Write names of files into the list that are known to be tnctl's.
-
-        Parts of files that are being written go with these.
-        """
-        with self._lock:
-            self.names |= dict.fromkeys(filter(self.format.can_have, names))
-            self._write()
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Take names off the list whose files were not written, from its next writing on."""
-        with self._lock:
-            for name in names:
-                self.names.pop(name, None)
-
-    def withdraw(self) -> None:
-        """Remove the list: from now on the manifest says what the files are."""
-        for name in self._lists:
-            files.remove_file(files.join(self.folder, name))
-
-    def _write(self) -> None:
-        finished = {name: entry for name, entry in self.names.items() if entry is not None}
-        document = OwnedFiles(
-            format=OwnedFiles.FORMAT,
-            version=1,
-            files=finished,
-            of=self.format.text,
-            names=tuple(self.names),
-        )
-        url = files.join(self.folder, self._lists[self._writes % len(self._lists)])
-        files.write_bytes(url, manifest.sealed(document.body()), durable=False)
-        self._writes += 1
+    # The manifest last: what is left of a removal is still known by it.
+    enters = parents_of(listed | entries.keys()).__contains__
+    return _surveyed(folder, enters, is_owned, lambda name: name == format.manifest)
 
 
-class ListedFiles:
-    """The list of a folder that another process keeps, for a process that writes files on it."""
-
-    def __init__(self, folder: str, format: Format) -> None:
-        self.folder, self.format = folder, format
-        self._names: set[str] = set()
-
-    def require(self, names: Iterable[str]) -> None:
-        """Raise Failure unless all names are on the list: before the files are written.
-
-        Raises UserError when a symbolic link has such a name.
-        """
-        wanted = list(names)
-        if not self._names.issuperset(wanted):
-            self._read()
-        for name in wanted:
-            if name not in self._names:
-                raise Failure(
-                    f"{self.folder} has no list with {name}, which is to be written there. All "
-                    "workers need the same output: give a folder that all machines share"
-                )
-            if files.is_link(files.join(self.folder, name)):
-                raise foreign_file(self.folder, name)
-
-    def _read(self) -> None:
-        for name in LISTS:
-            document = read_list(self.folder, [name])
-            if document is not None and document.of == self.format.text:
-                self._names.update(document.names)
-
-
-def foreign_file(folder: str, name: str) -> UserError:
-    """The refusal of a folder for a file in it that tnctl did not write, or for another format."""
-    if name in LISTS and (known := read_list(folder, [name])) is not None:
-        return UserError(
-            f"{folder} has the files of a {known.of}, which this command does not replace. Name "
-            "another place"
-        )
-    url, written = files.join(folder, name), read_list(folder)
-    is_changed = written is not None and name in written.names and not files.is_link(url)
-    reason = "was changed since tnctl wrote it"
-    if not is_changed:
-        reason = "tnctl did not write there and will not remove"
-    return UserError(
-        f"{folder} holds {name}, which {reason}. Give an empty or new folder, or move that file "
-        "away"
-    )
-
-
-def read_list(folder: str, lists: Iterable[str] = LISTS) -> OwnedFiles | None:
-    """The first list of a folder that is whole and of files of its format; None without one."""
-    for name in lists:
-        url = files.join(folder, name)
-        if files.is_link(url):
-            continue
-        with contextlib.suppress(Failure):
-            text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
-            document = manifest.unsealed(text, folder, url, OwnedFiles)
-            format_ = FORMATS.get(document.of)
-            if format_ is not None and all(map(format_.can_have, document.names)):
-                return document
-    return None
-
-
-def survey(
-    folder: str, format: Format, lists: Collection[str] = LISTS, follow: bool = True
+def survey_by_name(
+    folder: str,
+    formats: Collection[Format] = (),
+    enters: Callable[[str], bool] = lambda _name: True,
 ) -> Survey:
-    """Which files of a folder of a format tnctl wrote. Raises Failure for what cannot be read.
+    """What a working folder or a part of a run holds: tnctl's is what `formats` can have, or any.
 
-    Files are read for their checksums, unless one of the `lists` of the folder names them as files
-    that may still have been written to. Unless `follow`, no file is removed by this survey if the
-    folder is a symbolic link.
+    `enters` says of which subfolders the content is looked at. The folder is no link.
     """
-    identity = folders.identity(folder, follow)
-    listed: set[str] = set()
-    finished: dict[str, FileEntry] = {}
-    for name in lists:
-        document = read_list(folder, [name])
-        if document is not None and document.of == format.text:
-            listed |= {name, *document.names}
-            finished |= document.files
-    listed -= finished.keys()
-    in_manifest = _files_of_manifest(folder, format)
-    entries = finished | (in_manifest or {})
-    manifests = [str(format.manifest)] if in_manifest is not None else []
-    known = {*listed, *entries, *manifests}
-    owned: list[str] = []
-    foreign: list[str] = []
-    intact = 0
-    subfolders = folders.parents_of(known)
-    for name, content in folders.contents(folder, subfolders):
-        entry, url, is_file = entries.get(name), files.join(folder, name), content.kind == "file"
-        agrees = entry is not None and is_file and content.bytes == entry.bytes
-        if agrees and name not in listed:
-            agrees = manifest.entry_of(url) == entry
-        intact += agrees
-        is_ours = (
-            agrees
-            or name in listed
-            or name in manifests
-            or _is_part(folder, name, known)
-            or (name in lists and is_file and _is_cut_list(url))
-        )
-        (owned if is_ours and is_file else foreign).append(name)
-    # The manifest first, so that a folder that is half removed does not count.
-    owned.sort(key=lambda name: (name != format.manifest, name))
-    return Survey(
+    formats = formats or FORMATS.values()
+    manifests = {format.manifest for format in formats}
+    return _surveyed(
         folder,
-        tuple(name for name in owned if name not in lists),
-        tuple(name for name in owned if name in lists),
-        tuple(sorted(foreign)),
-        tuple(subfolders),
-        in_manifest is not None and intact == len(entries),
-        identity,
+        enters,
+        lambda name, _: any(format.can_have(name) for format in formats),
+        # The manifest first: a folder that is half removed does not count.
+        lambda name: name not in manifests,
     )
 
 
-def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEntry] | None:
+def _surveyed(
+    folder: str,
+    enters: Callable[[str], bool],
+    is_owned: Callable[[str, files.Listed], bool],
+    order: Callable[[str], bool],
+) -> Survey:
+    surveyed = identity(folder)
+    owned, foreign, subfolders = list[str](), list[str](), list[str]()
+
+    def enter(name: str) -> bool:
+        if is_entered := enters(name):
+            subfolders.append(name)
+        return is_entered
+
+    for name, content in contents(folder, enter):
+        is_ours = content.kind == "file" and is_owned(name, content)
+        (owned if is_ours else foreign).append(name)
+    owned.sort(key=lambda name: (order(name), name == WRITING, name))
+    return Survey(folder, tuple(owned), tuple(sorted(foreign)), tuple(subfolders), surveyed)
+
+
+def _completed(name: str) -> str:
+    """The name of a file; of a part of one that is being written, the name that it will get."""
+    above, slash, last = name.rpartition("/")
+    match = files.PART_NAME.fullmatch(last)
+    return name if match is None else above + slash + match[1]
+
+
+def _files_of(folder: str, format: Format) -> dict[str, FileEntry] | None:
     """The files that the manifest of a folder names; None without one.
 
     One that names a file which the format cannot have was not written by tnctl, and is none.
@@ -354,45 +217,173 @@ def _files_of_manifest(folder: str, format: Format) -> dict[str, manifest.FileEn
     return None
 
 
-def _is_part(folder: str, name: str, known: Collection[str]) -> bool:
-    """Whether a file is what a killed command left of a known file that it was writing."""
-    above, slash, last = name.rpartition("/")
-    match = files.PART_NAME.fullmatch(last)
-    if match is None:
+def has_manifest(folder: str) -> bool:
+    """Whether a folder has a sealed manifest of some format."""
+    return any(_files_of(folder, format) is not None for format in FORMATS.values())
+
+
+def _listed(folder: str, format: Format) -> Iterator[str]:
+    """The names on the lists that an earlier version left in a folder when it was killed."""
+    for name in LISTS:
+        url = files.join(folder, name)
+        with contextlib.suppress(Failure):
+            if not files.is_link(url):
+                text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
+                names = manifest.unsealed(text, folder, url, OwnedFiles).names
+                yield from names if all(map(format.can_have, names)) else ()
+
+
+def is_run(output: str) -> bool:
+    """Whether a folder has the log of a run: a file that begins with an event, or is empty."""
+    url = files.join(output, LOG)
+    if files.is_link(url) or not files.exists(url):
         return False
-    if above + slash + match[1] in known:
-        return True
-    # The first list of a folder has no other that names it.
-    return match[1] == LIST and _begins_as_list(files.read_bytes(files.join(folder, name)))
+    with files.open_input(url) as stream:
+        return FIRST_EVENT.startswith(stream.read(len(FIRST_EVENT)))
 
 
-def _begins_as_list(text: bytes) -> bool:
-    return LIST_START.startswith(text[: len(LIST_START)])
+def foreign_file(folder: str, name: str) -> UserError:
+    """The refusal of a folder for a file in it that tnctl did not write, or has changed since."""
+    return UserError(
+        f"{folder} holds {name}, which tnctl did not write there and will not remove. Give an "
+        "empty or new folder, or move that file away"
+    )
 
 
-def _is_cut_list(url: str) -> bool:
-    """Whether a file begins as a list does, and does not end as one: its writing was cut short."""
-    text = files.read_bytes(url, most=limits.MANIFEST_BYTES)
-    return _begins_as_list(text) and not text.endswith(b'"\n}\n')
-
-
-def remove(content: Survey, format: Format, itself: bool = True) -> None:
+def remove(content: Survey, itself: bool = True) -> None:
     """Remove the files of a folder that tnctl wrote, and the folder if nothing else is in it.
 
-    The folder `itself` stays if that is false. What an interruption leaves stays known, by a list.
+    The folder `itself` stays if that is false.
     """
-    names, lists = list(content.owned), content.lists
-    if not lists and len(names) > 1:
-        try:
-            folders.refuse_other(content.folder, content.identity)
-            Claims(content.folder, format).take(names)
-            lists = LISTS
-        except Failure:  # on a full disk: then the manifest is the last to go
-            names.reverse()
-    folders.remove(content.folder, content.identity, names, content.subfolders, lists, itself)
+    remove_files(content.folder, content.identity, content.owned, content.subfolders, itself)
 
 
-def remove_inner(folder: str, format: Format) -> None:
-    """Remove the files of a folder that lies in one that the user names, if it is no link."""
+def remove_known(folder: str, format: Format) -> None:
+    """Remove the files of a folder of a run that a format can have, if the folder is no link."""
     if not files.is_link(folder):
-        remove(survey(folder, format, follow=False), format)
+        remove(survey_by_name(folder, [format]))
+
+
+# ---- Folders: no symbolic link is followed, and no tree is removed ----------
+
+
+def parents_of(names: Iterable[str]) -> set[str]:
+    """The folders that files with these relative names lie in, without the outermost, `.`."""
+    above = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    return above - {"."}
+
+
+def contents(folder: str, enters: Callable[[str], bool]) -> Iterator[tuple[str, files.Listed]]:
+    """What lies in a folder, by relative names, and in the subfolders that `enters` accepts.
+
+    Any other subfolder is one entry. Symbolic links are entries of their own, and not followed.
+    Nothing when there is no folder. Raises Failure.
+    """
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        for entry in files.listed(files.join(folder, above) if above else folder):
+            name = f"{above}/{entry.name}" if above else entry.name
+            if entry.kind == "folder" and enters(name):
+                waiting.append(name)
+            else:
+                yield name, entry
+
+
+def identity(folder: str) -> Identity | None:
+    """What no other folder of this machine has; None if there is none, and on other storages."""
+    local = files.local_path(folder)
+    with files.translated(folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if local is not None:
+            status = local.stat()
+            return status.st_dev, status.st_ino
+    return None
+
+
+def refuse_other(folder: str, known: Identity | None) -> None:
+    """Raise Failure when another folder, or a link to one, has the name of a known one now."""
+    if identity(folder) not in (None, known):
+        raise _other(folder)
+
+
+def _other(folder: str) -> Failure:
+    return Failure(
+        f"{folder} is another folder now than the one that tnctl wrote or looked at, and stays. "
+        "Move it away, and run the command again"
+    )
+
+
+@contextlib.contextmanager
+def opened(folder: str, known: Identity | None) -> Iterator[int | None]:
+    """The descriptor of a known folder of this machine; None if it is not there any more.
+
+    Raises Failure when another has its name now.
+    """
+    local = files.local_path(folder)
+    if local is None or known is None or not local.exists():
+        yield None
+        return
+    with files.translated(folder):
+        descriptor = os.open(local, FOLDER)
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != known:
+            raise _other(folder)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def remove_files(
+    folder: str,
+    known: Identity | None,
+    names: Iterable[str],
+    subfolders: Iterable[str] = (),
+    itself: bool = True,
+) -> None:
+    """Remove files of a folder by their relative names, in this order, then folders left empty.
+
+    Those are the folders of the files and `subfolders`, and in the end the folder `itself`, unless
+    that is false. The last file, if it is in no subfolder, is removed after these: the manifest, by
+    which the others are known. Raises Failure before that when an empty subfolder cannot be
+    removed; and before anything is, when another folder of this machine has the name of the `known`
+    one now.
+    """
+    removed = list(names)
+    last = removed.pop() if removed and "/" not in removed[-1] else None
+    with opened(folder, known) as held:
+        if held is None and files.local_path(folder) is not None:
+            return
+        for name in removed:
+            _remove(files.remove_file, folder, name, held)
+        emptied = parents_of(removed) | set(subfolders)
+        for subfolder in sorted(emptied, key=lambda name: -name.count("/")):
+            _remove(files.remove_empty_folder, folder, subfolder, held)
+            url = files.join(folder, subfolder)
+            local = files.local_path(url)
+            if local is not None and local.is_dir() and not any(local.iterdir()):
+                raise Failure(f"the empty folder {url} could not be removed. Run the command again")
+        if last is not None:
+            _remove(files.remove_file, folder, last, held)
+        if itself:
+            refuse_other(folder, known)
+            files.remove_empty_folder(folder)
+
+
+def _remove(
+    remove_it: Callable[[str, int | None], None], folder: str, name: str, held: int | None
+) -> None:
+    """Remove what has a relative name in a folder, which is `held` open if it is of this machine.
+
+    What lies behind a symbolic link stays.
+    """
+    url = files.join(folder, name)
+    with (
+        files.translated(url, "removed"),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        contextlib.ExitStack() as way,
+    ):
+        for above in name.split("/")[:-1] if held is not None else ():
+            held = os.open(above, FOLDER | os.O_NOFOLLOW, dir_fd=held)
+            way.callback(os.close, held)
+        remove_it(url, held)

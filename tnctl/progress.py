@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tnctl.errors import printable
+from tnctl.limits import size as size
 from tnctl.masking import masked
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -202,14 +203,6 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
 
 
-def size(count: float) -> str:
-    """Bytes as a person reads them."""
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB")):
-        if count >= 1024**power:
-            return f"{count / 1024**power:,.1f} {unit}"
-    return f"{count / 1024:,.0f} KiB" if count >= 1024 else f"{count:,.0f} B"
-
-
 @contextmanager
 def waiting(title: str) -> Iterator[None]:
     """A spinner around something short, or a note in the display that is open; else a line."""
@@ -238,12 +231,12 @@ def table(
     Where a terminal is too narrow, texts go on in the next line; elsewhere no line is broken.
     """
     shown = Table(title=printable(masked(title)), title_justify="left", box=None, pad_edge=False)
-    for number, heading in enumerate(headings):
+    for index, heading in enumerate(headings):
         words = printable(heading).split()
         shown.add_column(
             Text(" ".join(words)),
-            justify="left" if number in left else "right",
-            overflow="fold" if number in left else "ellipsis",
+            justify="left" if index in left else "right",
+            overflow="fold" if index in left else "ellipsis",
             min_width=max(map(len, words), default=0),
         )
     for row in rows:

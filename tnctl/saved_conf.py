@@ -2,7 +2,7 @@
 
 It is written after Hydra has resolved everything, so there is nothing left in it to resolve. What
 would make Hydra or OmegaConf read files or the environment, or import code, is refused. URLs in it
-are opened only where they are plain (tnctl.file_urls).
+are opened only where they are plain (tnctl.limits).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 from tnctl import shipped
 from tnctl.errors import Failure, UserError, quoted
-from tnctl.file_urls import PROTOCOLS, is_plain
+from tnctl.limits import PROTOCOLS, is_plain
 from tnctl.masking import masked_conf, with_texts
 from tnctl.schema import Conf, Paths, check_saved, from_values
 
@@ -121,8 +121,8 @@ def _check_plain(value: Any, key: str) -> None:
                 raise ForeignValueError(f"{quoted(below)} is no key of a conf's values")
             _check_plain(inner, below)
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            _check_plain(inner, f"{key}[{place}]")
+        for index, inner in enumerate(value):
+            _check_plain(inner, f"{key}[{index}]")
     elif not isinstance(value, PLAIN):
         raise ForeignValueError(f"{key} is no text, number, true, false or null")
     elif isinstance(value, float) and not math.isfinite(value):

@@ -7,8 +7,8 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from tnctl.errors import UserError, did_you_mean, quoted
-from tnctl.out_of_memory import MORE_MEMORY, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
+from tnctl.system import MORE_MEMORY, OutOfMemory, is_out_of_memory
 
 Url = str | PathLike[str]
 Choice = TypeVar("Choice", bound=str)

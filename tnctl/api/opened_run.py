@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tnctl.evaluation.importance import Importance
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
-    from tnctl.ownership import Claims
     from tnctl.serving.graph.graph_document import GraphManifest
     from tnctl.serving.rows.export_document import Filter, RowsManifest
     from tnctl.serving.verification import CheckedFigure
@@ -183,11 +182,11 @@ class Run:
 
         `to` is a file or URL, by default predictions.KIND in the output of the run, and `kind` is
         parquet, csv or jsonl, by default as the name of `to` says, else parquet. An existing file
-        is replaced with `overwrite`, or when it is the default one and tnctl wrote it. Columns are
-        those of data.carry and of `predict`. Raises UserError and Failure.
+        is replaced with `overwrite`, or when it is the default one. Columns are those of data.carry
+        and of `predict`. Raises UserError and Failure.
         """
         split = self.check_predictions(to, kind, overwrite)
-        path, kind, claims = self.place_of_predictions(to, kind)
+        path, kind, is_own = self.place_of_predictions(to, kind)
         reads = [link.folder for link in self._checkpoint.chain()]
         if self._conf.recipe_name.endswith(".py"):
             reads.append(self._conf.recipe_name)
@@ -198,7 +197,7 @@ class Run:
             reader = self._reader
             with contextlib.closing(reader.predictions(split)) as tables:
                 rows = predictions.predict(
-                    reader.model, tables, self._conf, split, path, kind, reads, overwrite, claims
+                    reader.model, tables, self._conf, split, path, kind, reads, overwrite or is_own
                 )
             say(
                 f"{rows:,} predictions of data.{split} by the model of "
@@ -219,25 +218,23 @@ class Run:
         predictions.check_carried(conf.data.carry, self.heads)
         needed = [*column_names.columns_read(conf, labelled=False), *conf.data.carry]
         sources.require(conf, [split], list(dict.fromkeys(needed)))
-        path, _, claims = self.place_of_predictions(to, kind)
+        path, _, is_own = self.place_of_predictions(to, kind)
         outputs.refuse_overlap([path], sources.files_read(conf, [split]))
-        outputs.check_file(path, overwrite, claims)
+        outputs.check_file(path, is_own or overwrite)
         return split
 
-    def place_of_predictions(
-        self, to: Url | None, kind: str | None
-    ) -> "tuple[str, str, Claims | None]":
-        """The file that `predict_files` writes, its format, and tnctl's list that it is on."""
+    def place_of_predictions(self, to: Url | None, kind: str | None) -> tuple[str, str, bool]:
+        """The file that `predict_files` writes, its format, and whether it is the run's own."""
         from tnctl import ownership
-        from tnctl.training.run_folder import PREDICTIONS, PREDICTIONS_LIST
+        from tnctl.training.run_folder import PREDICTIONS
 
         path = None if to is None else text_of(to, "to")
         by_name = [name for name in PREDICTION_FORMATS if str(path).endswith(f".{name}")]
         kind = choice("format", kind or [*by_name, "parquet"][0], PREDICTION_FORMATS)
         if path is not None:
-            return path, kind, None
+            return path, kind, False
         path = self.place_of(f"{PREDICTIONS}.{kind}")
-        return path, kind, ownership.Claims(self._conf.output, ownership.RUN, [PREDICTIONS_LIST])
+        return path, kind, ownership.is_run(self._conf.output)
 
     def place_of(self, name: str) -> str:
         """A file or folder in the output of the run. Raises UserError for a checkpoint alone."""

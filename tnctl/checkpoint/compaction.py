@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 
-from tnctl import files, folders, manifest, outputs
+from tnctl import files, manifest, outputs
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Table
@@ -22,7 +22,7 @@ def compact(checkpoint: Checkpoint, to: str) -> CheckpointManifest:
     Failure where the chain is damaged; then `to` does not count.
     """
     # It may be what others are built on, or a part of this very chain by another name.
-    place = str(folders.resolved(to) or to)
+    place = str(outputs.resolved(to) or to)
     if files.exists(files.join(place, manifest.NAME)):
         raise UserError(f"{to} holds a checkpoint already. Give a new folder as to=URL")
     content = checkpoint.manifest

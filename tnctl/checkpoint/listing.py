@@ -32,7 +32,7 @@ class Stored:
 
     @property
     def model_step(self) -> int:
-        """The step of the weights: the last checkpoint may have those of an earlier one."""
+        """The step of the weights: the last checkpoint may have earlier weights."""
         return self.step if self.manifest is None else self.manifest.step
 
     @property
@@ -216,14 +216,14 @@ def one_meant(url: str, usable: bool = True) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Pruning:
     """What pruning would do: folders to remove in this order, and why others stay, by name."""
 
     removed: list[Stored]
     kept: dict[str, str]
 
 
-def plan(entries: list[Stored], keep: int, protected_steps: Collection[int]) -> Plan:
+def plan(entries: list[Stored], keep: int, protected_steps: Collection[int]) -> Pruning:
     """Keep the `keep` newest usable checkpoints, the protected steps, and what these build on.
 
     What cannot be used (damaged, never completed, a delta without its parent) is neither counted
@@ -246,7 +246,7 @@ def plan(entries: list[Stored], keep: int, protected_steps: Collection[int]) -> 
     kept |= {entry.name: entry.problem for entry in entries if entry.problem is not None}
     # The newest first: stopped midway, no delta is left without its parent.
     removed = [usable[name] for name in reversed(usable) if name not in kept]
-    return Plan(removed, kept)
+    return Pruning(removed, kept)
 
 
 def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]:
@@ -254,8 +254,8 @@ def prune(output: str, keep: int, protected_steps: Collection[int]) -> list[str]
     return remove(plan(stored(files.join(output, FOLDER)), keep, protected_steps))
 
 
-def remove(chosen: Plan) -> list[str]:
+def remove(chosen: Pruning) -> list[str]:
     """Remove what a plan says; returns the folders. Files in them that tnctl did not write stay."""
     for entry in chosen.removed:
-        ownership.remove_inner(entry.folder, CHECKPOINT)
+        ownership.remove_known(entry.folder, CHECKPOINT)
     return [entry.folder for entry in chosen.removed]

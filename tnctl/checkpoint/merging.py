@@ -16,7 +16,7 @@ class DisorderError(ValueError):
     """Keys that do not ascend, or of a group that is not declared: the file is damaged."""
 
 
-class Keys:
+class KeyHashes:
     """The hashes of keys, by the names of their groups: number -> name."""
 
     def __init__(self, groups: Mapping[int, str]) -> None:
@@ -61,7 +61,7 @@ class Cursor:
     def __init__(
         self,
         stream: Iterator[NDArray[Any]],
-        keys: Keys,
+        keys: KeyHashes,
         dtype: np.dtype[Any] = KEYS,
     ) -> None:
         """`dtype` is what `take` gives while nothing has been read."""
@@ -124,7 +124,7 @@ def ranges(
         yield [cursor.take(below) for cursor in cursors]
 
 
-def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: Keys) -> Iterator[NewestRecords]:
+def newest(sources: Sequence[Iterator[NDArray[Any]]], keys: KeyHashes) -> Iterator[NewestRecords]:
     """Merge sources, each in (hash, group) order without a key twice, the newest source first.
 
     Of a key that several have, the first one's record wins. A block is as large as what was read.

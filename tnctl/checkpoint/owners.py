@@ -18,12 +18,11 @@ from tnctl import files
 from tnctl.checkpoint import rows
 from tnctl.checkpoint.chain import FOLDER, open_checkpoint
 from tnctl.checkpoint.document import Counters, RowsFile, Tombstones
-from tnctl.checkpoint.merging import Keys, newest
+from tnctl.checkpoint.merging import KeyHashes, newest
 from tnctl.checkpoint.spool import StagedFiles
 from tnctl.documents import Count, FolderName, Name, RelativePath, Text, Uint32
-from tnctl.errors import Failure
+from tnctl.errors import Failure, refuse_if
 from tnctl.manifest import DamagedError, FileEntry, Opening
-from tnctl.ownership import CHECKPOINT, ListedFiles
 from tnctl.progress import say
 from tnctl.schema import Conf, Save
 from tnctl.tables import ALL_SHARDS, REMOVED_DTYPE, Shards, SparseTable
@@ -228,10 +227,17 @@ class PartWriter:
     def stage(self, model: "ParameterTables", request: PartRequest) -> StagedPart:
         """Write the files of a part. When this returns, the rows may change.
 
-        Raises Failure when something goes wrong, and when a file is not on the folder's list.
+        Raises Failure when something goes wrong, and when the folder is not there: the process that
+        writes the manifest has made it.
         """
         folder = files.join(self._parent, request.folder)
-        self._files = StagedFiles(folder, self._spool, ListedFiles(folder, CHECKPOINT).require)
+        refuse_if(
+            self._is_local and not files.exists(folder),
+            f"{folder} is not there, which worker 0 has made. All workers need the same output: "
+            "give a folder that all machines share",
+            Failure,
+        )
+        self._files = StagedFiles(folder, self._spool)
         try:
             removed = [
                 self._tombstones(layout, table, request.earlier)
@@ -253,7 +259,7 @@ class PartWriter:
         self._files = None
 
     def abandon(self) -> None:
-        """Drop the part. Its files in place are removed by the process that listed them."""
+        """Drop the part. Its files in place are removed by the process that writes the manifest."""
         if self._files is not None:
             self._files.discard()
             self._files = None
@@ -272,7 +278,7 @@ class PartWriter:
         sources = [iter([keys]) for keys in removed]
         if earlier is not None:
             sources.append(self._kept_by(earlier, layout.name))
-        keys = Keys({number: name for name, number in layout.groups.items()})
+        keys = KeyHashes({number: name for name, number in layout.groups.items()})
         return (
             block[~table.contains(block["group"], block["id"])]
             for merged in newest(sources, keys)

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tnctl import files, memory_limits
+from tnctl import files, system
 from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.checkpoint.document import LAST_HASH, Counters, RowsFile, Table, Tombstones
-from tnctl.checkpoint.merging import DisorderError, Keys, newest
+from tnctl.checkpoint.merging import DisorderError, KeyHashes, newest
 from tnctl.data.read_ahead import ReadAhead
 from tnctl.errors import Failure
 from tnctl.manifest import HashedInput, Opening, check_entry, entry_of, present
@@ -144,9 +144,9 @@ def counters_of(table: SparseTable, shards: Shards) -> NDArray[np.uint8]:
 # ---- Reading a chain --------------------------------------------------------
 
 
-def keys_of(table: Table) -> Keys:
+def keys_of(table: Table) -> KeyHashes:
     """The hashes of a table's keys, by its groups."""
-    return Keys({group.number: group.name for group in table.groups})
+    return KeyHashes({group.number: group.name for group in table.groups})
 
 
 def stream(
@@ -339,7 +339,7 @@ def fill_tables(
         parts[layout.name].rows * shards.count // SHARDS * (table.stride + LEAST_INDEX_BYTES)
         for layout, table in zip(model.layout.tables, model.tables, strict=True)
     )
-    memory_limits.require(needed, COMPUTING_BYTES, f"the model of {checkpoint.folder}")
+    system.require(needed, COMPUTING_BYTES, f"the model of {checkpoint.folder}")
     with offering(checkpoint):
         for layout, table in zip(model.layout.tables, model.tables, strict=True):
             part = parts[layout.name]

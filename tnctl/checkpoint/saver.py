@@ -39,8 +39,8 @@ class Saver:
     """Saves the checkpoints of a run, one after the other, and removes old ones.
 
     `last` is the checkpoint that the run is resumed from: deltas are built on it. None: a new run.
-    `owners` have the rows; by default this process has all. Only this process lists the folder's
-    files, writes the manifest and removes checkpoints.
+    `owners` have the rows; by default this process has all. Only this process writes the
+    manifest and removes checkpoints.
     """
 
     def __init__(self, conf: Conf, last: Checkpoint | None, owners: Owners | None = None) -> None:
@@ -93,11 +93,8 @@ class Saver:
         )
         name = self._free_name(step if name_step is None else name_step)
         requests = self._requests(name, model, contents, parent, sizes)
-        tables = [names for request in requests for names in request.tables]
-        names = [name for of in tables for name in (*of.rows, of.tombstones, of.sketch)]
         spool = Spool(files.join(self._parent, name), self._spool)
         try:
-            spool.claim(names, staged=True)
             staged = self._owners.stage(model, requests)
             content = stage(spool.writing, model, contents, self._graph, staged, parent=parent)
         except BaseException:
@@ -106,7 +103,7 @@ class Saver:
         self._completed = threading.Event()
         thread = threading.Thread(
             target=self._complete,
-            args=(spool, content, names, staged, contents.golden, parent),
+            args=(spool, content, staged, contents.golden, parent),
             kwargs={"protected": self._protected, "completed": self._completed},
             name="tnctl-commit",
             daemon=True,
@@ -143,7 +140,6 @@ class Saver:
         self,
         spool: Spool,
         content: CheckpointManifest,
-        names: Sequence[str],
         staged: Sequence[StagedPart],
         golden: list[GoldenLine],
         parent: Checkpoint | None,
@@ -155,7 +151,6 @@ class Saver:
         try:
             try:
                 write_golden(spool.writing, golden)
-                spool.claim(names)
                 written = self._owners.finish()
                 entries = merged_files(staged, written)
                 if len(written) > 1:
@@ -204,7 +199,7 @@ class Saver:
         for name in files.list_folder(self._parent):
             folder = files.join(self._parent, name)
             if listing.NAME.fullmatch(name) and not files.exists(files.join(folder, NAME)):
-                ownership.remove_inner(folder, CHECKPOINT)
+                ownership.remove_known(folder, CHECKPOINT)
             if files.lies_at(folder):
                 self._names.add(name)
 

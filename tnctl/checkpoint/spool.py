@@ -5,7 +5,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tnctl import files, ownership
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import NAME, FileEntry, HashingWriter, Inventory, Kind
-from tnctl.ownership import CHECKPOINT, Claims
+from tnctl.ownership import CHECKPOINT
 
 T = TypeVar("T")
 
@@ -33,9 +33,8 @@ class StagedFiles(Inventory):
     are compressed when they are finished. `finish` waits for all of it.
     """
 
-    def __init__(self, folder: str, root: Path, claim: Callable[[Iterable[str]], None]) -> None:
-        """`claim` is called with the names of files before the first byte of them is written."""
-        super().__init__(folder, claim)
+    def __init__(self, folder: str, root: Path) -> None:
+        super().__init__(folder)
         self._local = files.local_path(folder)
         self._temporary: files.TemporaryFolder | None = None
         if self._local is not None:
@@ -54,11 +53,12 @@ class StagedFiles(Inventory):
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """A file of the folder, open for writing; `finish` finishes it."""
-        if self._local is not None:
-            self._claim(names_in_place([name]))
-        with files.open_output(str(self._staged(name)), durable=False) as stream:
+        staged = str(self._staged(name))
+        if files.is_link(staged):
+            raise ownership.foreign_file(self.folder, name)
+        with files.open_output(staged, durable=False) as stream:
             if self._finished_in_place(name):
-                writer = _Writer(stream, self._hashing, self._beginning)
+                writer = _StagedWriter(stream, self._hashing, self._beginning)
                 yield writer
                 self.files[name] = writer.ended()
             else:
@@ -114,7 +114,6 @@ class StagedFiles(Inventory):
         self._beginning.shutdown()
 
     def _finish_all(self) -> None:
-        self._claim(self._staged_names)
         # Not while files are staged: writing to a disk waits for syncs by others. And not by an
         # executor: the end of the process would wait for its threads.
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -156,28 +155,14 @@ class StagedFiles(Inventory):
 
 
 class Spool(StagedFiles):
-    """The staged files of the process that writes the manifest.
-
-    The list of the folder's files stays in the folder, so that a later command knows them without
-    reading them. It has the files of all processes that write into the folder.
-    """
+    """The staged files of the process that writes the manifest, and that makes a local folder."""
 
     def __init__(self, folder: str, root: Path) -> None:
-        self._claims = Claims(folder, CHECKPOINT)
-        super().__init__(folder, root, self._claims.add)
-        self._claimed: list[str] = []
+        super().__init__(folder, root)
         self._included: dict[str, FileEntry] = {}
-
-    def claim(self, names: Iterable[str], *, staged: bool = False) -> None:
-        """List files that owners may write; with `staged`, only if they stage in place.
-
-        Elsewhere they are listed before they are uploaded, for the list itself is an upload.
-        """
-        self._claimed = list(names)
         if self._local is not None:
-            self._claim(names_in_place(self._claimed))
-        elif not staged:
-            self._claim(self._claimed)
+            with files.translated(folder, "written"):
+                self._local.mkdir(parents=True)
 
     def include(self, entries: Mapping[str, FileEntry]) -> None:
         """Take files into the manifest that owners have finished; they come first."""
@@ -187,27 +172,20 @@ class Spool(StagedFiles):
         """Finish all files and write the manifest. Raises what goes wrong with any of them."""
         finished = self.finish()
         self.files = {**self._included, **finished}
-        unwritten = [path for path in self._claimed if path not in self.files]
-        self._claims.drop(names_in_place(unwritten))
         return self._retrying(lambda: super(Spool, self).complete(document, name))
 
     def abandon(self) -> None:
-        """Remove what was staged; of a local folder all files that were claimed, and the folder.
+        """Remove what was staged; of a local folder all files of a checkpoint, and the folder.
 
         Files that were uploaded stay: they do not count without a manifest.
         """
         self.discard()
         if self._local is not None:
             with contextlib.suppress(Failure):  # the caller raises what went wrong first
-                ownership.remove_inner(self.folder, CHECKPOINT)
+                ownership.remove_known(self.folder, CHECKPOINT)
 
 
-def names_in_place(names: Iterable[str]) -> list[str]:
-    """The files that are written in a local folder: a compressed one is staged beside its place."""
-    return [name for given in names for name in dict.fromkeys([given, given.removesuffix(".zst")])]
-
-
-class _Writer(HashingWriter):
+class _StagedWriter(HashingWriter):
     """Hashes in a thread what it writes at the same time, and starts writing it to disk early."""
 
     def __init__(

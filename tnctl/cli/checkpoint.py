@@ -65,18 +65,18 @@ def list_(url: str) -> Findings:
 
 def inspect(url: str) -> Findings:
     """What is in a checkpoint."""
-    from tnctl.checkpoint import checkpoint_inspection
+    from tnctl.checkpoint import inspection
 
-    values = checkpoint_inspection.inspect(opened(url))
+    values = inspection.inspect(opened(url))
     return values, partial(show_inspection, values)
 
 
 def verify(url: str) -> Findings:
     """Read all of a checkpoint, and of those it is built on; exit code 1 when anything is wrong."""
-    from tnctl.checkpoint import verification
+    from tnctl.checkpoint import inspection
 
     folder = listing.one_meant(url, usable=False)
-    findings = verification.verify(folder)
+    findings = inspection.verify(folder)
     links = len(findings.chain)
     whole = (
         f"{folder} is whole: {findings.files:,} files, {findings.rows:,} rows, {links} "
@@ -89,9 +89,9 @@ def verify(url: str) -> Findings:
 
 def diff(url: str, other: str) -> Findings:
     """What changed from one checkpoint to another."""
-    from tnctl.checkpoint import difference
+    from tnctl.checkpoint import inspection
 
-    values = plain(difference.compare(opened(url), opened(other)))
+    values = plain(inspection.compare(opened(url), opened(other)))
     return values, partial(show_difference, values)
 
 

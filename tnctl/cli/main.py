@@ -5,7 +5,7 @@ import sys
 from tnctl import __version__, shipped
 from tnctl.cli.commands import COMMANDS
 from tnctl.errors import UserError, did_you_mean
-from tnctl.exit_codes import leave_with
+from tnctl.system import leave_with
 
 
 def main(arguments: list[str] | None = None) -> None:

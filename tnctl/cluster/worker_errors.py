@@ -11,8 +11,8 @@ from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.errors import Failure, UserError, shortened
 from tnctl.masking import masked
-from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
-from tnctl.ownership import WORKER_LOGS, WORKERS, Claims
+from tnctl.ownership import WORKER_LOGS
+from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.tables import NotFiniteError, NotOwnedError
 
 # What worker 0 writes is the output of the command, and a live display is drawn into its log.
@@ -88,7 +88,6 @@ def show_traceback(error: BaseException) -> None:
     if _output is not None:
         logs = files.join(_output, WORKER_LOGS)
         with contextlib.suppress(OSError, UserError):
-            Claims(logs, WORKERS).add([_TRACEBACK_OF_0])
             content = f"{text}\n".encode(errors="backslashreplace")
             files.write_bytes(files.join(logs, _TRACEBACK_OF_0), content)
             return

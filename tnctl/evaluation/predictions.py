@@ -37,7 +37,6 @@ from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.graph import packed_inputs
-from tnctl.ownership import Claims
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
 
@@ -58,13 +57,12 @@ def predict(
     kind: str,
     reads: Iterable[str] = (),
     replace: bool = False,
-    claims: Claims | None = None,
 ) -> int:
     """Write the predictions of a split to one file; returns how many rows it has.
 
     `tables` are those that `predicted_windows` makes for the model.
     `reads` are further files and folders that are read, which `to` must not overlap. An existing
-    file is replaced with `replace`, or when it is in `claims`.
+    file is replaced with `replace`.
 
     Columns: the columns of data.carry (of formats that know only lists, columns of one value per
     row as values), then for each head `prediction_<head>` and `logit_<head>`, or `prediction` and
@@ -77,7 +75,7 @@ def predict(
     rows = 0
     with (
         Display("predict", count_hint(Source(conf, split))) as display,
-        outputs.output_file(to, [*files_read(conf, [split]), *reads], replace, claims) as stream,
+        outputs.output_file(to, [*files_read(conf, [split]), *reads], replace) as stream,
         writing(stream, to, kind) as write,
     ):
         for table in tables:

@@ -4,7 +4,6 @@ The one part of tnctl that knows fsspec. Every public function takes a URL or a 
 raises `Failure`, naming it and the way out in one line, when the storage refuses.
 """
 
-from tnctl.files.input_files import InputFile, open_input, read_bytes, read_most
 from tnctl.files.listings import (
     Listed,
     expand,
@@ -15,15 +14,7 @@ from tnctl.files.listings import (
     remote_place,
     special_kind,
 )
-from tnctl.files.locks import HeldError, locked, take_lock
-from tnctl.files.output_files import (
-    PART_NAME,
-    OutputFile,
-    compressing,
-    open_output,
-    sync,
-    write_bytes,
-)
+from tnctl.files.locks import HeldError, TemporaryFolder, locked, take_lock
 from tnctl.files.storage import (
     CODECS,
     STANDARD_INPUT,
@@ -47,7 +38,18 @@ from tnctl.files.stored_files import (
     size,
     upload_folder,
 )
-from tnctl.files.temporary_folders import TemporaryFolder
+from tnctl.files.streams import (
+    PART_NAME,
+    InputFile,
+    OutputFile,
+    compressing,
+    open_input,
+    open_output,
+    read_bytes,
+    read_most,
+    sync,
+    write_bytes,
+)
 
 __all__ = [
     "CODECS", "PART_NAME", "STANDARD_INPUT", "AbsentError", "HeldError", "InputFile", "Listed",

@@ -44,7 +44,7 @@ def expand(spec: str | Sequence[str], root: str | None = None) -> list[str]:
     """The files that `spec` names: a name, a glob, a folder with `/` at its end, or a list of them.
 
     A list keeps its order and the files of a glob are sorted. A file whose name is exactly as
-    given wins over the meaning of `*`, `?` and `[` in it, and so does a leading folder over that of
+    given wins over the meaning of `*`, `?` and `[` in it, and so does a leading folder over a
     `[` (`fixed_folder`). Of a folder, or each folder of a glob,
     they are all files within, at any depth, but those with a `.` or `_` in front of their own or a
     folder's name. Raises `Failure` when there is no file, and for one that is no regular file.
@@ -97,7 +97,7 @@ def special_kind(url: str) -> str | None:
 
 
 def _regular(url: str) -> str:
-    """The same URL. Raises Failure where it is of this machine and no regular file."""
+    """`url`, unchanged. Raises Failure where it is of this machine and no regular file."""
     if (kind := special_kind(url)) is not None:
         raise Failure(f"{url} is {kind}, and data is read from regular files. Copy it to one")
     return url

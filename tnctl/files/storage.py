@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 
 from tnctl.errors import Failure, UserError, refuse_if
-from tnctl.file_urls import protocols_of
+from tnctl.limits import protocols_of
 from tnctl.masking import is_masked, is_unquoted
 
 STANDARD_INPUT = "standard input"  # given in place of a URL to read

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tnctl.errors import Failure, refuse_if
-from tnctl.files.input_files import open_input
-from tnctl.files.output_files import open_output
 from tnctl.files.storage import join, local_path, storage, translated
+from tnctl.files.streams import open_input, open_output
 
 COPIED_BYTES = 4 << 20
 

@@ -29,7 +29,7 @@ from tnctl.launch.local_workers import (
 )
 from tnctl.launch.supervisor import TRAIN, Supervisor
 from tnctl.launch.worker import PROGRAM
-from tnctl.ownership import WORKER_LOGS, WORKERS, ListedFiles
+from tnctl.ownership import WORKER_LOGS
 from tnctl.progress import say
 from tnctl.schema import Conf
 
@@ -119,15 +119,15 @@ def _wait_for_lock(conf: Conf) -> None:
 
 
 def _claim_log(conf: Conf, membership: Membership, rank: int) -> None:
-    """Worker 0 puts all logs on the list of tnctl's files, and the others wait for that."""
+    """Worker 0 makes all logs, and the others wait for theirs."""
     if rank == 0:
         _wait_for_lock(conf)  # its worker holds it; here for an error before anything is started
         claim_logs(conf.output, log_names(membership))
         return
-    listed = ListedFiles(files.join(conf.output, WORKER_LOGS), WORKERS)
+    log = files.join(conf.output, f"{WORKER_LOGS}/{membership.log_name(rank)}")
     try:
         Patience(conf.cluster.patience).attempt(
-            lambda: listed.require([membership.log_name(rank)]),
+            lambda: refuse_if(not files.exists(log), f"{log} is not there", Failure),
             Failure,
             "worker 0 has not begun, or has another output: ",
         )

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOOPBACK, Address, Assignment
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cpu_shares import shares
 from tnctl.launch.forked_process import Program
 from tnctl.launch.supervisor import TRAIN
 from tnctl.launch.worker_processes import (
@@ -31,6 +30,7 @@ from tnctl.launch.worker_processes import (
     is_a_terminal,
     size_of_terminal,
 )
+from tnctl.system import shares
 
 # -P: no module is imported from the folder in which the command was given.
 COMMAND = (sys.executable, "-P", "-m", "tnctl.launch.worker")

@@ -23,7 +23,7 @@ from tnctl.launch.ray_processes import NEEDS_RAY, RayProcesses
 from tnctl.launch.supervisor import TRAIN, Processes, Supervisor
 from tnctl.launch.worker import PROGRAM
 from tnctl.manifest import NAME as MANIFEST
-from tnctl.ownership import WORKER_LOGS, WORKERS, Claims, survey
+from tnctl.ownership import WORKER_LOGS, WORKERS, foreign_file, survey_by_name
 from tnctl.progress import say
 from tnctl.schema import Cluster, Conf
 
@@ -65,14 +65,14 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
 def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processes]:
     """The processes of a cluster, with their logs in its output; none is left after the block.
 
-    Raises UserError when a file of the logs is not tnctl's.
+    Raises UserError when a log is a symbolic link.
     """
     names = log_names(membership_of(cluster))
     if cluster.start == "ray":
         names.append(LOG_OF_RAY)
-    claim_logs(output, names)
     if overwrite:
         remove_logs(output)
+    claim_logs(output, names)
     if cluster.start != "ray":
         with kept_logs(output, names) as logs:
             silence = cluster.timeout * SILENCE
@@ -86,21 +86,23 @@ def started(cluster: Cluster, output: str, overwrite: bool) -> Iterator[Processe
 
 
 def claim_logs(output: str, names: Sequence[str]) -> None:
-    """Put the logs of the workers of an output on the list of tnctl's files.
+    """Make the logs of the workers of an output that are not there yet.
 
-    Raises UserError when one of them is not tnctl's.
+    Raises UserError when one of them is a symbolic link.
     """
     above = files.join(output, WORKER_LOGS)
-    if (folder := files.local_path(above)) is not None:
-        with files.translated(above, "written"):
-            folder.mkdir(parents=True, exist_ok=True)
-    Claims(above, WORKERS).add(names)
+    for name in names:
+        url = files.join(above, name)
+        if files.is_link(url):
+            raise foreign_file(above, name)
+        if not files.exists(url):
+            files.write_bytes(url, b"", durable=False)
 
 
 def remove_logs(output: str) -> None:
     """Remove what the workers of an earlier run wrote below an output, tracebacks too."""
     folder = files.join(output, WORKER_LOGS)
-    for name in survey(folder, WORKERS).owned:
+    for name in survey_by_name(folder, [WORKERS]).owned:
         files.remove_file(files.join(folder, name))
 
 
@@ -117,7 +119,7 @@ def log_names(membership: Membership) -> list[str]:
 
 @contextmanager
 def kept_logs(output: str, names: Sequence[str]) -> Iterator[list[Path]]:
-    """The files that the output of workers is appended to, which are claimed before.
+    """The files that the output of workers is appended to, which `claim_logs` has made.
 
     They are in the folder `workers` of the output. Where the output is on another storage, they are
     written there when the block ends.
@@ -125,11 +127,7 @@ def kept_logs(output: str, names: Sequence[str]) -> Iterator[list[Path]]:
     above = files.join(output, WORKER_LOGS)
     folder = files.local_path(above)
     if folder is not None:
-        logs = [folder / name for name in names]
-        for log in logs:
-            with files.translated(str(log), "written"):
-                log.open("ab").close()
-        yield logs
+        yield [folder / name for name in names]
         return
     with tempfile.TemporaryDirectory(prefix="tnctl-workers-") as temporary:
         logs = [Path(temporary) / name for name in names]

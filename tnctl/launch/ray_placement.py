@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from tnctl.cluster.joining.assignment import LOOPBACK
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cpu_shares import shares
 from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import Place, WorkerActor
+from tnctl.system import shares
 
 NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
 NEXT_NOTE_SECONDS = 60.0

@@ -11,10 +11,10 @@ from pkgutil import resolve_name
 from typing import NoReturn
 
 from tnctl.cluster.joining.assignment import Assignment, Supervised
-from tnctl.exit_codes import leave_with
 from tnctl.launch.forked_process import Program, name_process
 from tnctl.launch.supervisor import TRAIN
 from tnctl.model import quiet_tensorflow
+from tnctl.system import leave_with
 
 
 def is_server(assignment: Assignment) -> bool:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from tnctl.errors import quoted, refuse_if
-from tnctl.file_urls import is_plain
+from tnctl.limits import is_plain
 from tnctl.schema.declarations import Section, key
 
 # Keys whose values are paths or URLs that are read.

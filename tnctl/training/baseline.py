@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.data.batches import OF_ROWS, Batch, joined, taken
 from tnctl.data.days import daily
 from tnctl.data.features import Features
@@ -87,7 +87,7 @@ def baseline_of(conf: Conf, model: "Model") -> tuple[BaselineFigures, float]:
     started = time.perf_counter()
     name = f"LightGBM {library().__version__}"
     rows = BaselineRows(conf, model)
-    limit = memory_limits.tightest()
+    limit = system.tightest()
     budget = SHARE_OF_MEMORY * (math.inf if limit is None else max(limit.free, 0))
     has_validation = conf.data.source("validation") is not None
     of_validation = SHARE_OF_VALIDATION * budget if has_validation else 0.0

@@ -18,7 +18,6 @@ from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.parameter_tables import total_bytes, total_rows
-from tnctl.ownership import Claims
 from tnctl.progress import Display, say, size
 from tnctl.schema import Conf
 from tnctl.training import row_life, schedule
@@ -380,11 +379,10 @@ def logged(steps: int, earlier: int) -> bool:
 class Profiler:
     """Writes a profile of the steps from the first to the last of `steps`, counted from 1."""
 
-    def __init__(self, output: str, steps: Sequence[int], state: RunState, claims: Claims) -> None:
-        """`claims` records the names of the files before they are written."""
+    def __init__(self, output: str, steps: Sequence[int], state: RunState) -> None:
         self._url = files.join(output, TENSORBOARD)
         self._first, self._last = steps
-        self._state, self._claims = state, claims
+        self._state = state
         self._looked_at = state.steps
         self._folder: files.TemporaryFolder | None = None  # while the profiler runs
 
@@ -408,7 +406,5 @@ class Profiler:
         with files.translated(self._url, "written"):
             tf.profiler.experimental.stop()
         root = Path(folder.name, "plugins")
-        names = [path.relative_to(root.parent).as_posix() for path in sorted(root.rglob("*.*"))]
-        self._claims.add([f"{TENSORBOARD}/{name}" for name in names])
         files.upload_folder(root, files.join(self._url, "plugins"))
         folder.cleanup()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import memory_limits
+from tnctl import system
 from tnctl.data import days
 from tnctl.errors import UserError
 from tnctl.model.layout import Layout
@@ -186,7 +186,7 @@ class MemoryWatch:
         if growth <= 0:
             return None
         processes = self._processes
-        limit = memory_limits.tightest(processes=processes)
+        limit = system.tightest(processes=processes)
         if limit is None:
             return None
         if limit.free_for_each(processes) >= RESERVE + GROWTHS_AHEAD * growth:

@@ -29,10 +29,9 @@ from tnctl.masking import bare, is_masked
 from tnctl.model import recipes
 from tnctl.model.building import Model, bfloat16_advice, enable_determinism
 from tnctl.model.parameters import Parameters
-from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
-from tnctl.ownership import Claims
 from tnctl.progress import say, waiting
 from tnctl.schema import Cluster, Conf
+from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.tables import SlotPlan, SparseTable, Workspace
 from tnctl.training import plan as plans
 from tnctl.training import run_folder, schedule
@@ -110,7 +109,6 @@ class TrainingRun:
     model: Model
     state: RunState
     daily: Daily | None
-    claims: Claims
     log: Log
     stopwatch: Stopwatch
     checkpoint: Checkpoint | None = None
@@ -141,7 +139,6 @@ class TrainingRun:
                     self.stopwatch,
                     self.timing,
                 )
-        run_folder.finish(self.claims)
         return report
 
     def _train(
@@ -156,14 +153,14 @@ class TrainingRun:
             stack.callback(screen.close)
             event_files = None
             if conf.train.tensorboard:
-                event_files = EventFile(conf.output, state.steps, self.claims)
+                event_files = EventFile(conf.output, state.steps)
                 stack.callback(event_files.close)
                 if self.checkpoint is None:
                     event_files.graph(workers.model)
             recorder = Recorder(state, workers, self.log, self.stopwatch, watch, event_files)
             observers = [*others, self.stopwatch, screen, recorder, checkpoints]
             if conf.train.profile is not None:
-                profiler = Profiler(conf.output, conf.train.profile, state, self.claims)
+                profiler = Profiler(conf.output, conf.train.profile, state)
                 stack.callback(profiler.close)
                 observers.append(profiler)
             if self.daily is None:
@@ -184,10 +181,10 @@ def begin_run(
     """A new run: the data is measured, and the model is built."""
     recipes.settings_of(conf.recipe, recipes.load(conf.recipe_name))
     start = warm_start.begin(conf)
-    if overwrite:
-        run_folder.refuse_foreign(conf.output)
-    else:  # before the data is measured: that may take long, and the output be read-only
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+    run_folder.refuse_foreign(conf.output)
+    if not overwrite:
+        # Before the data is measured: that may take long, and the output be read-only.
+        log = Log(conf.output)
     record = [] if start is None else start.record
     with contextlib.nullcontext() if overwrite else end_recorded(log, RunState(), stopwatch):
         left = days_left(conf, record, accept) if daily(conf) else []
@@ -202,14 +199,14 @@ def begin_run(
             if of_first_day.data.source(split) is not None:
                 next(windows(Source(of_first_day, split), features_of(conf, model)), None)
         run_folder.remove(conf.output, by_workers=conf.cluster.start is not None)
-        claims, log = run_folder.claims_of(conf.output), Log(conf.output)
+        log = Log(conf.output)
     days = Daily(conf, record, left, accept) if daily(conf) else None
     state = RunState(days=record if days is None else days.record)
     if start is not None:
         # The clock continues from the old run's; schedules and epochs begin from scratch.
         state.steps, state.warm = start.checkpoint.step, start.report
         state.clock_days = list(start.checkpoint.clock.days)
-    return TrainingRun(conf, processes, model, state, days, claims, log, stopwatch)
+    return TrainingRun(conf, processes, model, state, days, log, stopwatch)
 
 
 def resume_run(
@@ -226,7 +223,7 @@ def resume_run(
             left = days_left(conf, checkpoint.days, accept)
         days = Daily(conf, checkpoint.days, left, accept)
     say(f"resuming from {checkpoint.folder}")
-    claims = run_folder.claims_of(conf.output)
+    run_folder.refuse_foreign(conf.output)
     more = has_more_passes(conf, checkpoint)
     if more:
         # From here on the run is one that is not finished.
@@ -241,9 +238,7 @@ def resume_run(
         state.days, state.trained = days.record, not days.left
     # A report has the times of the process that trained the run.
     timing = None if plan.report is None else plan.report.timing
-    return TrainingRun(
-        conf, processes, model, state, days, claims, log, stopwatch, checkpoint, timing
-    )
+    return TrainingRun(conf, processes, model, state, days, log, stopwatch, checkpoint, timing)
 
 
 def load_newest(

@@ -1,6 +1,7 @@
 """The folder of a run: its files, of which one is its log, and their removal."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -10,7 +11,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tnctl import documents, files, folders, limits, manifest, ownership
+from tnctl import documents, files, limits, manifest, ownership
 from tnctl.checkpoint import dense_file, listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, name_of, newest_first, open_checkpoint, split
@@ -19,18 +20,16 @@ from tnctl.data.days import calendar, folders_of_days
 from tnctl.data.sources import files_read
 from tnctl.documents import DocumentError
 from tnctl.errors import Failure, UserError
-from tnctl.folders import Place
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf, masked
-from tnctl.outputs import refuse_overlap
-from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LISTS, RUN, WORKER_LOGS, WORKERS, Claims
+from tnctl.outputs import Place, refuse_overlap
+from tnctl.ownership import CHECKPOINT, EMBEDDINGS, GRAPH, LOG, RUN, WORKER_LOGS, WORKERS, Survey
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import Conf
 from tnctl.training.report.report_document import TENSORBOARD, LogLine, Report
 
 REPORT = "report.json"
-LOG = "log.jsonl"
 PAGE = "report.html"
 RESULTS = (LOG, REPORT, PAGE)  # what a run writes beside its checkpoints, at any rate
 DAMAGED = "damaged"
@@ -39,8 +38,6 @@ FOLDERS = (CHECKPOINTS, DAMAGED, ROLLED_BACK, TENSORBOARD, WORKER_LOGS)
 PREDICTIONS = "predictions"
 # The formats, and suffixes, of predictions.
 KINDS = ("parquet", "csv", "jsonl")
-# The list of predictions that were written into the folder of a run.
-PREDICTIONS_LIST = ".tnctl-predictions.json"
 # Keys, and sections with all their keys, that may change when a run is resumed: the model and the
 # figures of the report do not depend on them.
 NOT_COMPARED = {
@@ -79,22 +76,6 @@ def compared(conf: Conf, skipped: Collection[str] = NOT_COMPARED) -> dict[str, A
     return dict(values)
 
 
-def claims_of(output: str) -> Claims:
-    """The list of the files that a run has beside its checkpoints.
-
-    Raises UserError when there is a file with the name of one of them that is not of a run.
-    """
-    claims = Claims(output, RUN)
-    claims.add(RESULTS)
-    return claims
-
-
-def finish(claims: Claims) -> None:
-    """Record checksums of a run's files at its end: a file that is changed later is the user's."""
-    urls = {name: files.join(claims.folder, name) for name in RESULTS}
-    claims.finish({n: manifest.entry_of(url) for n, url in urls.items() if files.exists(url)})
-
-
 def check(conf: Conf) -> None:
     """Raise UserError for an output that a run cannot be written into."""
     refuse_data_in_places(conf)
@@ -126,16 +107,26 @@ def refuse_data_in_places(conf: Conf) -> None:
             refuse_overlap(written, [place.url], "output")
 
 
-def refuse_foreign(output: str) -> ownership.Survey:
-    """The files of a run beside its checkpoints.
+def refuse_foreign(output: str) -> Survey:
+    """The files of a run beside its checkpoints, which are those with names that a run writes.
 
-    Raises UserError when another file or link has the name of one that a run writes.
+    Raises UserError when a link has the name of one of its results, and where there is no log of a
+    run, for a file with such a name, and for a folder of a checkpoint without a manifest.
     """
-    survey = ownership.survey(output, RUN, (*LISTS, PREDICTIONS_LIST))
-    for name in (*LISTS, *RESULTS):
-        if name in survey.foreign:
+    content = ownership.survey_by_name(output, [RUN], lambda name: name.startswith(TENSORBOARD))
+    is_run = ownership.is_run(output)
+    for name in RESULTS:
+        if name in content.foreign or (name in content.owned and not is_run):
             raise ownership.foreign_file(output, name)
-    return survey
+    if is_run:
+        return content
+    for name in files.list_folder(files.join(output, CHECKPOINTS)):
+        place = f"{CHECKPOINTS}/{name}"
+        if CHECKPOINT_NAME.fullmatch(name) and not ownership.has_manifest(
+            files.join(output, place)
+        ):
+            raise ownership.foreign_file(output, place)
+    return dataclasses.replace(content, owned=(), subfolders=())
 
 
 def remove(output: str, by_workers: bool = False) -> None:
@@ -144,27 +135,36 @@ def remove(output: str, by_workers: bool = False) -> None:
     The logs of workers stay when the new run is trained `by_workers`, whose supervisor has emptied
     them. Raises UserError, before anything is removed, when a new run could not write there.
     """
-    ownership.remove(refuse_foreign(output), RUN)
+    content = refuse_foreign(output)
+    # The log is the last: by it the other files are known.
+    others = sorted(set(content.owned) - {LOG}, key=lambda name: name != REPORT)
+    ownership.remove(dataclasses.replace(content, owned=tuple(others)), itself=False)
     for above in (CHECKPOINTS, DAMAGED, ROLLED_BACK):
         for entry in files.listed(files.join(output, above)):
             if entry.kind != "folder" or not CHECKPOINT_NAME.fullmatch(entry.name):
                 continue
-            ownership.remove_inner(files.join(output, f"{above}/{entry.name}"), CHECKPOINT)
+            folder = files.join(output, f"{above}/{entry.name}")
+            if content.owned or ownership.has_manifest(folder):
+                ownership.remove_known(folder, CHECKPOINT)
         files.remove_empty_folder(files.join(output, above))
     if not by_workers:
-        ownership.remove_inner(files.join(output, WORKER_LOGS), WORKERS)
+        ownership.remove_known(files.join(output, WORKER_LOGS), WORKERS)
     for name, format_ in MADE_FROM_A_RUN.items():
-        ownership.remove_inner(files.join(output, name), format_)
+        if not files.is_link(folder := files.join(output, name)):
+            ownership.remove(ownership.survey(folder, format_))
+    ownership.remove(dataclasses.replace(content, owned=(LOG,) if content.owned else ()))
 
 
 def set_aside(output: str, folder: str, into: str) -> str | None:
     """Move a checkpoint to the folder `into` of its run; where it is now.
 
-    No later one gets its name there. Files in it that tnctl did not write are not moved. None, and
-    nothing is moved, when nothing says that tnctl wrote any. Completes a move that was interrupted.
+    No later one gets its name there. Files in it that no checkpoint can have are not moved. None,
+    and nothing is moved, when there are no others. Completes a move that was interrupted.
     """
-    checkpoint = ownership.survey(folder, CHECKPOINT)
-    if files.is_link(folder) or not checkpoint.owned:
+    if files.is_link(folder):
+        return None
+    checkpoint = ownership.survey_by_name(folder, [CHECKPOINT])
+    if not checkpoint.owned:
         return None
     name = split(folder)[1]
     names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
@@ -176,7 +176,7 @@ def set_aside(output: str, folder: str, into: str) -> str | None:
 
 def _can_be_moved_to(folder: str, to: str) -> bool:
     """Whether nothing is in the folder `to`, or what an interrupted move of `folder` left there."""
-    if all(name.startswith(".") for name in files.list_folder(to)):  # its list of files
+    if not files.list_folder(to):
         return True
     urls = [files.join(above, manifest.NAME) for above in (folder, to)]
     if not all(map(files.exists, urls)):
@@ -185,32 +185,25 @@ def _can_be_moved_to(folder: str, to: str) -> bool:
     return text == text_there
 
 
-def _move(checkpoint: ownership.Survey, to: str) -> None:
+def _move(checkpoint: Survey, to: str) -> None:
     """Move the files of a checkpoint that tnctl wrote to another folder.
 
     The manifest is copied first and moved last: if a move is interrupted both folders have it, and
     the same move completes it.
     """
-    Claims(to, CHECKPOINT).take(checkpoint.owned)
     if manifest.NAME in checkpoint.owned:
         text = files.read_bytes(files.join(checkpoint.folder, manifest.NAME))
         files.write_bytes(files.join(to, manifest.NAME), text)
     for name in sorted(checkpoint.owned, key=lambda name: name == manifest.NAME):
         files.move_file(files.join(checkpoint.folder, name), files.join(to, name))
-    folders.remove(
-        checkpoint.folder,
-        checkpoint.identity,
-        checkpoint.owned,
-        checkpoint.subfolders,
-        checkpoint.lists,
-    )
+    ownership.remove(checkpoint)
 
 
 def report_set_aside(output: str, folder: str) -> None:
     """Move a checkpoint that cannot be used to `damaged`."""
     to = set_aside(output, folder, DAMAGED)
     if to is None:
-        say(f"{folder} cannot be used, and stays: nothing says that tnctl wrote its files")
+        say(f"{folder} cannot be used, and stays: it has no file that a checkpoint can have")
     else:
         say(f"{folder} cannot be used, and is now {to}")
 
@@ -357,7 +350,7 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
 
     The run is then as it was when that checkpoint was saved. If this is interrupted, the same call
     completes it; training would resume from the newest checkpoint that is left. Raises UserError
-    when there is no such checkpoint, or when a file of the run was changed, Failure when a later
+    when there is no such checkpoint, or no log of a run beside its results, Failure when a later
     checkpoint cannot be moved, and while another process trains into the output.
     """
     if not files.list_folder(files.join(output, CHECKPOINTS)):
@@ -370,8 +363,7 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
         for entry in later:
             if entry.complete and files.is_link(entry.folder):
                 raise _stays(entry.folder, "is a symbolic link")
-        claims = Claims(output, RUN)
-        claims.add([LOG, REPORT, PAGE])
+        refuse_foreign(output)
         report = finished(output)
         if report is None or files.join(output, report.checkpoint) != target.folder:
             # First: a run without a report is one to be trained, whatever is done of the rest.
@@ -379,12 +371,12 @@ def roll_back(output: str, step: int | None, day: str | None) -> tuple[Checkpoin
                 files.remove_file(files.join(output, name))
         moved = [_moved(output, entry) for entry in reversed(later) if entry.complete]
         for entry in later:
-            ownership.remove_inner(entry.folder, CHECKPOINT)  # what was never completed
+            ownership.remove_known(entry.folder, CHECKPOINT)  # what was never completed
         Log(output, content.manifest.metrics.log_lines)
         if files.list_folder(files.join(output, TENSORBOARD)):
             from tnctl.training.report.tensorboard import EventFile
 
-            EventFile(output, content.manifest.steps_trained, claims).close()
+            EventFile(output, content.manifest.steps_trained).close()
         return content, moved
 
 
@@ -392,7 +384,7 @@ def _moved(output: str, entry: Stored) -> str:
     """Where a checkpoint is after it is set aside."""
     to = set_aside(output, entry.folder, ROLLED_BACK)
     if to is None:
-        raise _stays(entry.folder, "has no file of which something says that tnctl wrote it")
+        raise _stays(entry.folder, "has no file that a checkpoint can have")
     return to
 
 

@@ -16,9 +16,9 @@ from tnctl.errors import Failure
 from tnctl.evaluation.metrics import scalars
 from tnctl.evaluation.predictions import GoldenRows
 from tnctl.model.parameter_tables import Recalibration
-from tnctl.out_of_memory import RESUME_WITH_MORE
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
+from tnctl.system import RESUME_WITH_MORE
 from tnctl.training import run_folder, schedule
 from tnctl.training.loop import (
     BetweenSteps,

@@ -84,8 +84,7 @@ class ClusterWriters(Writers):
             ).values()
             if name is not None
         ]
-        output.claims.add(names)
-        output.is_shared = node.workers > 1
+        output.is_kept = node.workers > 1
         replies = node.command_others(export_commands.WriteSelected(folder=output.folder))
         with node.named():
             parts = [self._part.write(output.folder, output.to)]
@@ -93,7 +92,7 @@ class ClusterWriters(Writers):
             WrittenGroups(reply.groups, reply.files)
             for reply in commands.replies_of(export_commands.SelectedWritten, replies)
         ]
-        output.is_shared = False
+        output.is_kept = False
         if {name for part in parts for name in part.files} != set(names):
             raise Failure("a worker has written other files than its part has")
         check_seen(output, parts)

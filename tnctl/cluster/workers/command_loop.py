@@ -17,8 +17,8 @@ from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.errors import Failure
 from tnctl.evaluation.importance import norm_sums
 from tnctl.model.parameter_tables import ParameterTables
-from tnctl.out_of_memory import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.schema import Conf
+from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.tables import SparseTable
 from tnctl.training import row_life
 from tnctl.training.row_life import MemoryWatch, table_words

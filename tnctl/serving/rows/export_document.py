@@ -10,7 +10,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import Clock, Sessions
 from tnctl.documents import Count, Finite, Hash, Name, Sha256, Uint64Text, omitted
 from tnctl.errors import quoted
-from tnctl.file_urls import is_plain
+from tnctl.limits import is_plain
 from tnctl.manifest import Manifest
 from tnctl.serving.artefact_document import (
     CheckpointReference,

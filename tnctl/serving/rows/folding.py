@@ -102,7 +102,7 @@ def merged(group: FileGroup, chain: FileEmbeddings) -> Iterator[Records]:
     """
     stored = chain.stored(group.group)
     sources = [source for files_ in stored for source in files_.sources(len(stored))]
-    for block in merging.newest(sources, merging.Keys({0: group.group})):
+    for block in merging.newest(sources, merging.KeyHashes({0: group.group})):
         for records in block.of(range(len(sources)), record_dtype(group.shape)):
             yield records[~records["removed"]]
 

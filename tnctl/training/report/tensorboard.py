@@ -19,7 +19,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
-from tnctl.ownership import Claims
 from tnctl.training.report.report_document import TENSORBOARD
 
 if TYPE_CHECKING:
@@ -35,11 +34,8 @@ class EventFile:
     copied at each `flush`.
     """
 
-    def __init__(self, output: str, steps: int, claims: Claims) -> None:
-        """Events of an earlier process after `steps` no longer count.
-
-        `claims` records the name of the file before it is written.
-        """
+    def __init__(self, output: str, steps: int) -> None:
+        """Events of an earlier process after `steps` no longer count."""
         self._url = files.join(output, TENSORBOARD)
         local = files.local_path(self._url)
         self._spool = files.TemporaryFolder("tensorboard") if local is None else None
@@ -47,7 +43,6 @@ class EventFile:
         assert folder is not None
         host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
         name = f"events.out.tfevents.{time.time():.6f}.{host}.{os.getpid()}"
-        claims.add([f"{TENSORBOARD}/{name}"])
         with files.translated(self._url, "written"):
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = RecordWriter((folder / name).open("ab"))

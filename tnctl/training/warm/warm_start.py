@@ -23,12 +23,11 @@ from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
-from tnctl.folders import Place
 from tnctl.manifest import NAME
 from tnctl.masking import masked
 from tnctl.model.layout import Layout, plan
 from tnctl.model.parameter_tables import ParameterTables
-from tnctl.outputs import refuse_overlap
+from tnctl.outputs import Place, refuse_overlap
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.tables import (

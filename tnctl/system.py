@@ -1,14 +1,19 @@
-"""How much memory this process may still take: of the machine, its cgroups and its ulimits."""
+"""The machine and the process: memory that is left, and its want; CPUs; how a process ends."""
 
 import contextlib
+import itertools
+import os
 import resource
-from collections.abc import Iterator
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from tnctl.errors import Failure
-from tnctl.progress import size
+from tnctl.errors import Failure, Stopped, UserError, shortened
+from tnctl.limits import size
+from tnctl.masking import masked
 
 ROOT = Path("/")
 UNLIMITED = 1 << 60  # version 1 of cgroups has a number near 2^63 where there is no limit
@@ -26,7 +31,7 @@ class Limit:
     of_process: bool = field(default=False, compare=False)
 
     def free_for_each(self, processes: int) -> int:
-        """The bytes that it leaves to each of so many processes of this machine."""
+        """The bytes that it leaves to each of the processes of this machine."""
         return self.free if self.of_process else self.free // processes
 
     def __str__(self) -> str:
@@ -142,3 +147,82 @@ def _text(file: Path) -> str:
         return file.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+# ---- Out of memory ------------------------------------------------------------
+
+# Of Python, for the stack of a thread, and of the loader of libraries.
+MESSAGES = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+MORE_MEMORY = "Give it more memory, or raise its limit"
+# Of a training that has ended for want of memory.
+RESUME_WITH_MORE = (
+    "Run the same command again with more memory to resume. A new run takes less with fewer rows "
+    "(life.admission, life.eviction.rows) or a smaller embedding.width"
+)
+_LONGEST_REASON = 200  # characters of what the library says
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is one of those that libraries raise when the system gives no memory."""
+    if isinstance(error, UserError):  # it has its line already
+        return False
+    return isinstance(error, MemoryError) or any(part in str(error) for part in MESSAGES)
+
+
+class OutOfMemory(Failure):
+    """A command has ended because the system gives no memory."""
+
+    def __init__(
+        self, error: BaseException, way_out: str, *, when: str = "", held: str = "", saved: str = ""
+    ) -> None:
+        """`error` is what was raised, `when` says at which time ("after step 3").
+
+        `held` says what takes the memory, and `saved` is the checkpoint that is there.
+        """
+        text = shortened(str(error), _LONGEST_REASON)
+        parts = [
+            "out of memory",
+            f" {when}" if when else "",
+            f" ({text})" if text else "",
+            f": {held}" if held else "",
+            f". {saved} is saved" if saved else "",
+        ]
+        super().__init__(f"{''.join(parts)}. {way_out}")
+
+
+# ---- CPUs, and the end of a process --------------------------------------------
+
+
+def shares(cpus: Iterable[int], workers: int) -> list[tuple[int, ...]]:
+    """The CPUs of each worker: contiguous parts of the sorted CPUs, none of them empty.
+
+    When there are more workers than CPUs, neighbours have the same one.
+    """
+    ordered = sorted(cpus)
+    bounds = [rank * len(ordered) // workers for rank in range(workers + 1)]
+    return [
+        tuple(ordered[start : max(end, start + 1)]) for start, end in itertools.pairwise(bounds)
+    ]
+
+
+def leave_with(name: str, action: Callable[[], int]) -> NoReturn:
+    """Leave with the exit code of an action, or with the line of what it raises."""
+    code = 1
+    try:
+        sys.exit(action())
+    except (UserError, Stopped) as error:
+        message, code = f"{name}: {error}", error.exit_code
+    except KeyboardInterrupt:
+        message, code = f"{name}: interrupted", 130
+    except BrokenPipeError:
+        # The reader of the pipe has ended, and nobody reads a message.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if is_out_of_memory(error):
+            message = f"{name}: {OutOfMemory(error, MORE_MEMORY)}"
+        else:
+            # As Python shows it, but libraries put URLs into their messages with all they hold.
+            message = masked(traceback.format_exc()).rstrip("\n")
+    print(message, file=sys.stderr)
+    sys.exit(code)
