@@ -14,7 +14,7 @@ import pytest
 from tnctl.cli.check import short, span
 from tnctl.data.statistics import growth
 from tnctl.evaluation.importance import INDEX_BYTES
-from tnctl.progress import size
+from tnctl.limits import size
 from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.training import loop
 from tnctl.training.check import forecast

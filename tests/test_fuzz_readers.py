@@ -17,11 +17,8 @@ import numpy as np
 import pytest
 
 from tnctl import documents, manifest, schema
-from tnctl.checkpoint import (
-    dense_file,
-    rows,
-    verification,
-)
+from tnctl.checkpoint import dense_file, rows
+from tnctl.serving import verification
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import UserError
 

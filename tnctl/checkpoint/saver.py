@@ -31,7 +31,7 @@ from tnctl.errors import Failure
 from tnctl.manifest import NAME, FileEntry
 from tnctl.model.building import Model
 from tnctl.ownership import CHECKPOINT
-from tnctl.progress import size
+from tnctl.limits import size
 from tnctl.schema import Conf
 
 

@@ -77,7 +77,7 @@ def bounded(estimate: float, low: float, high: float) -> dict[str, float]:
 
 def show(recipe: str, findings: "Forecast") -> None:
     """The findings as a person reads them."""
-    from tnctl.progress import size
+    from tnctl.limits import size
 
     skipped = (
         f", and {findings.skipped_rows:,} that cannot be read" if findings.skipped_rows else ""
@@ -152,7 +152,7 @@ def show_numbers(findings: "Forecast") -> None:
 
 def show_workers(each: "WorkerMemory") -> None:
     """What each worker and each server needs."""
-    from tnctl.progress import size
+    from tnctl.limits import size
 
     part = ("its part of the tables", span(*each.tables, shown=size))
     dense = ("dense weights", size(each.dense_bytes))
@@ -187,7 +187,7 @@ def show_days(days: "Days") -> None:
 
 def show_lives(findings: "Forecast") -> None:
     """What becomes of ids: one line for all groups that share a set of rules."""
-    from tnctl.progress import size
+    from tnctl.limits import size
 
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, life in findings.lives.items():

@@ -12,7 +12,7 @@ from tnctl.cli.commands import CHECKPOINT_PARTS
 from tnctl.cli.printing import print_json, say, table, urls_and_json
 from tnctl.documents import plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
-from tnctl.progress import size
+from tnctl.limits import size
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.chain import Checkpoint

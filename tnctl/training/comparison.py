@@ -25,7 +25,8 @@ from tnctl.evaluation.metrics import METRICS
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_folder
 from tnctl.training.report.report_document import Report, rank
-from tnctl.training.run_folder import FOLDERS, LOG, MADE_FROM_A_RUN, NOT_COMPARED, REPORT
+from tnctl.training.run_folder import FOLDERS, MADE_FROM_A_RUN, NOT_COMPARED, REPORT
+from tnctl.ownership import LOG
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
 ENDS: dict[str, State] = {run_folder.FAILED: "failed", run_folder.PRUNED: "pruned"}

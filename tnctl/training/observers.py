@@ -18,7 +18,8 @@ from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
 from tnctl.model.parameter_tables import total_bytes, total_rows
-from tnctl.progress import Display, say, size
+from tnctl.progress import Display, say
+from tnctl.limits import size
 from tnctl.schema import Conf
 from tnctl.training import row_life, schedule
 from tnctl.training.loop import (

@@ -17,7 +17,8 @@ from tnctl.model.parameter_tables import (
     total_bytes,
     total_rows,
 )
-from tnctl.progress import say, size
+from tnctl.progress import say
+from tnctl.limits import size
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report.report_document import LifeFigures
 

@@ -23,7 +23,7 @@ from tnctl.data.sources import Source
 from tnctl.data.windows import windows
 from tnctl.errors import Failure, Stopped, UserError, quoted
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.file_urls import is_plain
+from tnctl.limits import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
 from tnctl.model import recipes
