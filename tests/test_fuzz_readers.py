@@ -18,9 +18,9 @@ import pytest
 
 from tnctl import documents, manifest, schema
 from tnctl.checkpoint import dense_file, rows
-from tnctl.serving import verification
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import UserError
+from tnctl.serving import verification
 
 SECONDS = 20
 LEAST, MOST = 30, 120  # rounds of the short and the long form

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from tnctl import progress
-from tnctl.progress import Display, clock
 from tnctl.limits import size
+from tnctl.progress import Display, clock
 
 
 @pytest.fixture

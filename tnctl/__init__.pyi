@@ -5,9 +5,9 @@ from tnctl.api.calls import compose as compose
 from tnctl.api.opened_run import Run as Run
 from tnctl.api.opened_run import ids as ids
 from tnctl.api.opening import open as open
+from tnctl.api.search import search as search
 from tnctl.api.starting import first_conf as first_conf
 from tnctl.api.starting import import_tensornet as import_tensornet
-from tnctl.api.search import search as search
 from tnctl.api.sweep import sweep as sweep
 from tnctl.api.training import check as check
 from tnctl.api.training import prepare as prepare

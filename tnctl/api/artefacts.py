@@ -125,8 +125,8 @@ def require_serving(graph: str, embeddings: str | None) -> None:
     """Read what a graph and embeddings in files say of themselves. Raises Failure without it."""
     from tnctl import manifest
     from tnctl.serving.graph.graph_document import NAME, GraphManifest
-    from tnctl.serving.rows.embeddings import chain_of
     from tnctl.serving.rows import server_format
+    from tnctl.serving.rows.embeddings import chain_of
 
     manifest.read(graph, GraphManifest, NAME)
     if embeddings is not None and server_format(embeddings) is None:

@@ -13,7 +13,7 @@ from tnctl.schema import Conf
 
 if TYPE_CHECKING:
     from tnctl.training.check.forecast import Forecast
-    from tnctl.checkpoint.difference import Comparison
+    from tnctl.training.comparison import RunComparison
 
 SPLITS = ("train", "validation", "test")
 
@@ -78,7 +78,7 @@ def rollback(
         return checkpoint.folder, moved
 
 
-def runs(folder: Url, metric: str | None = None) -> "Comparison":
+def runs(folder: Url, metric: str | None = None) -> "RunComparison":
     """The runs below a folder or URL side by side, the best first: `tnctl runs`.
 
     `metric` orders them, by default the one that most of them monitor. Raises UserError and

@@ -28,10 +28,10 @@ from tnctl.checkpoint.rows import first_step_kept
 from tnctl.checkpoint.spool import Spool
 from tnctl.checkpoint.staging import Contents, InferenceGraph, stage, write_golden
 from tnctl.errors import Failure
+from tnctl.limits import size
 from tnctl.manifest import NAME, FileEntry
 from tnctl.model.building import Model
 from tnctl.ownership import CHECKPOINT
-from tnctl.limits import size
 from tnctl.schema import Conf
 
 

@@ -14,7 +14,7 @@ from tnctl import schema, shipped
 from tnctl.cli.arguments import ARGUMENTS
 from tnctl.cli.commands import COMMANDS, Command, takers
 from tnctl.composing.mistakes import GROUPS
-from tnctl.model.recipes import settings_of
+from tnctl.model.recipes import source_settings
 from tnctl.schema import NAME, Declaration, Key
 
 WIDEST = 110
@@ -238,7 +238,7 @@ def kind(hint: Any) -> str:
 
 
 def _recipes() -> str:
-    recipes = {name: settings_of(name) or {} for name in shipped.recipes()}
+    recipes = {name: source_settings(name) or {} for name in shipped.recipes()}
     rows = [
         _row(
             f"[`{name}`](../recipes/{name}.py)",

@@ -33,8 +33,8 @@ def run(given: list[str]) -> int:
 
 def show(comparison: "RunComparison") -> None:
     """The tables on the standard output; what is not listed, in lines on standard error."""
-    from tnctl.progress import clock, say
     from tnctl.limits import size
+    from tnctl.progress import clock, say
     from tnctl.training.comparison import short_names
 
     keys = keys_in_table(comparison.keys)

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from tnctl import outputs
 from tnctl.checkpoint.golden_lines import GoldenLine
 from tnctl.data import arrow_tables, numbers
+from tnctl.data.arrow_tables import as_table, raw_rows
 from tnctl.data.bad_rows import BadRowsError, Skipped, refuse_large_window
 from tnctl.data.batches import Batch, batches
 from tnctl.data.features import Features
 from tnctl.data.file_pieces import Where, shifted
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.arrow_tables import as_table, raw_rows
 from tnctl.data.read_ahead import ReadAhead, in_order
 from tnctl.data.slot_encoder import Cells
 from tnctl.data.sources import Source, files_read, window_rows

@@ -22,11 +22,11 @@ from tnctl.data.day_records import DayRecord
 from tnctl.documents import DocumentError, plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
 from tnctl.evaluation.metrics import METRICS
+from tnctl.ownership import LOG
 from tnctl.saved_conf import conf_of, conf_to_json
 from tnctl.training import run_folder
 from tnctl.training.report.report_document import Report, rank
 from tnctl.training.run_folder import FOLDERS, MADE_FROM_A_RUN, NOT_COMPARED, REPORT
-from tnctl.ownership import LOG
 
 State = Literal["finished", "unfinished", "failed", "pruned", "damaged"]
 ENDS: dict[str, State] = {run_folder.FAILED: "failed", run_folder.PRUNED: "pruned"}

@@ -17,9 +17,9 @@ from tnctl import documents, files
 from tnctl.data.days import daily
 from tnctl.evaluation.metrics import shown
 from tnctl.evaluation.split_scoring import metrics_line
+from tnctl.limits import size
 from tnctl.model.parameter_tables import total_bytes, total_rows
 from tnctl.progress import Display, say
-from tnctl.limits import size
 from tnctl.schema import Conf
 from tnctl.training import row_life, schedule
 from tnctl.training.loop import (
@@ -36,9 +36,9 @@ from tnctl.training.loop import (
     RowsEvicted,
     StepDone,
 )
+from tnctl.training.report.report_document import TENSORBOARD
 from tnctl.training.report.tensorboard import EventFile
 from tnctl.training.report.worker_figures import KINDS, WorkerSums
-from tnctl.training.report.report_document import TENSORBOARD
 from tnctl.training.run_folder import Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState

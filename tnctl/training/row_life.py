@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tnctl import system
 from tnctl.data import days
 from tnctl.errors import UserError
+from tnctl.limits import size
 from tnctl.model.layout import Layout
 from tnctl.model.parameter_tables import (
     ParameterTables,
@@ -18,7 +19,6 @@ from tnctl.model.parameter_tables import (
     total_rows,
 )
 from tnctl.progress import say
-from tnctl.limits import size
 from tnctl.schema import Conf, RowLife
 from tnctl.training.report.report_document import LifeFigures
 

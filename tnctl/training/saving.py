@@ -32,8 +32,8 @@ from tnctl.training.loop import (
     StepDone,
 )
 from tnctl.training.observers import Stopwatch
-from tnctl.training.report.terminal_tables import in_words
 from tnctl.training.report.report_document import RecalibratedHead
+from tnctl.training.report.terminal_tables import in_words
 from tnctl.training.run_folder import Log
 from tnctl.training.schedule import is_crossed
 from tnctl.training.state import RunState

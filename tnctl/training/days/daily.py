@@ -24,8 +24,7 @@ from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import recalibrated
 from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
 from tnctl.model.building import Model
-from tnctl.model.parameter_tables import total_rows
-from tnctl.model.parameter_tables import Recalibration
+from tnctl.model.parameter_tables import Recalibration, total_rows
 from tnctl.progress import say, waiting
 from tnctl.schema import Conf
 from tnctl.training import schedule

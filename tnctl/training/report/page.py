@@ -15,8 +15,8 @@ from typing import Any
 from tnctl.checkpoint.document import number_of
 from tnctl.evaluation.metrics import METRICS, main_metrics, shown
 from tnctl.evaluation.split_scoring import FIGURES_BY_VALUE
-from tnctl.progress import clock
 from tnctl.limits import size
+from tnctl.progress import clock
 from tnctl.training.report.report_document import LogLine, Report
 from tnctl.training.report.terminal_tables import (
     NONE,
