@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from tnctl import documents, manifest, schema
-from tnctl.checkpoint import dense_file, rows
+from tnctl.checkpoint import dense_file, inspection, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.errors import UserError
-from tnctl.serving import verification
 
 SECONDS = 20
 LEAST, MOST = 30, 120  # rounds of the short and the long form
@@ -219,7 +218,7 @@ def test_verify(run, long):
     """It finds all damage, and is never at a loss."""
 
     def read():
-        compared = verification.verify(newest(run))
+        compared = inspection.verify(newest(run))
         if compared.findings:
             raise UserError(compared.findings[0])
 

@@ -467,7 +467,7 @@ def test_functions_of_the_other_commands(run_copy, monkeypatch, cli):
     assert "a conf that compose made" in refused(tnctl.check, "small.yaml")
     tnctl.prepare(conf, "ids")
     assert Path("ids/manifest.json").exists()
-    assert [entry.name for entry in tnctl.runs(".").runs] == ["run"]
+    assert "run" in [entry.name for entry in tnctl.runs(".").runs]
     assert "no metric 'nope'" in refused(tnctl.runs, ".", "nope")
     assert "either step=N or day=DAY" in refused(tnctl.rollback, "run")
     checkpoint, moved = tnctl.rollback("run", step=run.step)

@@ -463,7 +463,7 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
     from tnctl.evaluation import split_scoring
 
     conf = WORLDS[name](tmp_path)
-    monkeypatch.setattr(split_scoring, "features_of", lambda conf, _: features_of(conf))
+    monkeypatch.setattr(split_scoring, "features_of", lambda conf, *_, **__: features_of(conf))
 
     class Inference(SimpleNamespace):
         def __call__(self, batch):

@@ -36,7 +36,6 @@ from tnctl.data.windows import count_hint, windows
 from tnctl.errors import Failure, UserError
 from tnctl.evaluation.metrics import sigmoid
 from tnctl.evaluation.split_scoring import features_of
-from tnctl.model.graph import packed_inputs
 from tnctl.progress import Display
 from tnctl.schema import Conf, Train
 
@@ -317,6 +316,8 @@ def _completed(
     rows: Sequence[GoldenLine], inference: "Inference", batch: Batch
 ) -> Iterator[GoldenLine]:
     """The lines of a batch with inputs and outputs; without those that are not finite."""
+    from tnctl.model.graph import packed_inputs  # imports TensorFlow
+
     model = inference.model
     logits = inference(batch)
     predictions = logits if model.conf.train.loss.name == "mse" else sigmoid(logits)
