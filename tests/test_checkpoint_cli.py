@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tnctl import documents, files, manifest
-from tnctl.checkpoint import inspection, listing, rows
+from tnctl.checkpoint import inspection, listing, pruning, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.document import CheckpointManifest, Parent
 from tnctl.cli.checkpoint import FIND
@@ -532,7 +532,7 @@ def test_what_is_pruned(checkpoints, keep, protected, removed):
     for entry in checkpoints:
         problem = entry.problem or listing.broken_link(entry, entries)
         entries[entry.name] = replace(entry, problem=problem)
-    plan = listing.plan([*entries.values()], keep, protected)
+    plan = pruning.plan([*entries.values()], keep, protected)
     assert [checkpoint.step for checkpoint in plan.removed] == removed
     assert {*plan.kept} == {
         checkpoint.name for checkpoint in checkpoints if checkpoint.step not in removed

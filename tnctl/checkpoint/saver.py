@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from tnctl import files, ownership
-from tnctl.checkpoint import listing
+from tnctl.checkpoint import listing, pruning
 from tnctl.checkpoint.chain import FOLDER, Checkpoint, following, name_of
 from tnctl.checkpoint.document import CheckpointManifest
 from tnctl.checkpoint.golden_lines import GoldenLine
@@ -165,7 +165,7 @@ class Saver:
             self.bytes_written += spool.bytes
             if self._conf.save.keep:
                 steps = () if protected is None else (protected,)
-                listing.prune(self._conf.output, self._conf.save.keep, steps)
+                pruning.prune(self._conf.output, self._conf.save.keep, steps)
         except BaseException as error:
             self._error = error  # `wait` and `check` raise it
         finally:

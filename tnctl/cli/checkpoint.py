@@ -122,11 +122,13 @@ def prune(url: str, keep: str | None = None, yes: str = "false") -> Findings:
     )
     sure = arguments.flag({"yes": yes}, "yes")
     checkpoints = listing.all_meant(url)
-    plan = listing.plan(checkpoints, int(keep), listing.best_steps(checkpoints))
+    from tnctl.checkpoint import pruning
+
+    plan = pruning.plan(checkpoints, int(keep), listing.best_steps(checkpoints))
     if not plan.removed and all(entry.problem for entry in checkpoints):
         raise Failure(f"{url} has no usable checkpoint: {checkpoints[-1].problem}")
     if sure:
-        listing.remove(plan)
+        pruning.remove(plan)
     remove, stay = ("removed", "kept") if sure else ("would remove", "would keep")
     lines = [f"{remove} {entry.folder} ({size(entry.bytes)})" for entry in plan.removed]
     lines += [f"{stay} {name}: {why}" for name, why in plan.kept.items()]

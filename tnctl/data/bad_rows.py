@@ -45,8 +45,10 @@ def refuse(
 
 
 @contextmanager
-def owned(owners: Int64s | None, where: Where) -> Iterator[Where]:
-    """The places of the rows of values; bad values are raised as the rows that have them.
+def as_rows(owners: Int64s | None, where: Where) -> Iterator[Where]:
+    """A `Where` of values, made of the `Where` of rows.
+
+    A `BadRowsError` in the block names values; it is raised again with the rows that have them.
 
     `owners` int64 [values] has the row of each value, or is None when every row has one.
     """

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from tnctl.data import Bools, Float32s, Float64s, Int64s, Uint64s, numbers
-from tnctl.data.bad_rows import owned, refuse, refuse_large_window, refuse_long_rows
+from tnctl.data.bad_rows import as_rows, refuse, refuse_large_window, refuse_long_rows
 from tnctl.data.batches import Batch
 from tnctl.data.column_names import columns_read, label_keys, value_columns, way_of_label
 from tnctl.data.file_pieces import Where
@@ -405,16 +405,19 @@ def _ages(
 
 def _refuse_infinite(
     stored: NDArray[np.floating],
-    values: Float64s,
+    originals: Float64s,
     name: str,
     numeric: Numeric,
     where: Where,
 ) -> None:
-    """Refuse numbers [rows, n] that are infinite as they are stored; `values` made them."""
+    """Refuse numbers `stored` [rows, n] that are infinite as float32.
+
+    `originals` are the numbers before that, for the message: infinite themselves, or too large.
+    """
     names = value_columns(name, numeric)
-    for index in range(values.shape[1]):
+    for index in range(originals.shape[1]):
         column = names[index] if numeric.columns is not None else names[0]
-        numbers.refuse_infinite(stored[:, index], values[:, index], column, where)
+        numbers.refuse_infinite(stored[:, index], originals[:, index], column, where)
 
 
 def _of_lists(
@@ -440,7 +443,7 @@ def _of_lists(
         column,
     )
     vectors = np.full((len(lengths), width), np.nan)
-    with owned(lists.owners, where) as place:
+    with as_rows(lists.owners, where) as place:
         values = numbers.parsed(lists.values, [*data.missing, ""], column, place)
     vectors[lengths == width] = values.reshape(-1, width)
     return vectors

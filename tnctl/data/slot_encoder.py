@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tnctl.data import Bools, Float32s, Float64s, Int32s, Int64s, Uint64s, numbers
-from tnctl.data.bad_rows import owned, refuse, refuse_large_window, refuse_many_ids
+from tnctl.data.bad_rows import as_rows, refuse, refuse_large_window, refuse_many_ids
 from tnctl.data.column_names import slot_column, takes_fractions
 from tnctl.data.file_pieces import Where
 from tnctl.data.numbers import RowValues, indices_within, offsets_of, owners_of, row_values
@@ -179,10 +179,12 @@ class IntegerIds(HashIds):
         return self._integers_one_by_one(array, where)
 
     def _integers_one_by_one(self, array: pa.Array, where: Where) -> Uint64s:
+        """The slow way, for a column that is no int64 or uint64 as a whole: finds the bad rows."""
         ids = np.zeros(len(array), np.uint64)
         wrong = np.zeros(len(array), bool)
         for row in np.flatnonzero(array.is_valid()):
             text = numbers.bytes_at(array, int(row)).decode("utf-8", "replace")
+            # int() of a long text takes long, and no integer of 64 bits needs 40 digits.
             is_number = numbers.INTEGER.fullmatch(text) and len(text) <= 40
             wrong[row] = not is_number or not -(2**63) <= int(text) < 2**64
             if not wrong[row]:
@@ -361,7 +363,7 @@ class Encoder:
         if weights is not None:
             values, column = self._weighted(values, weights, where)
         owners = values.owners
-        with owned(owners, where) as place:
+        with as_rows(owners, where) as place:
             ids = self.ids.encode(values.values, place, owners is not None)
             finite = None if column is None else self._finite(column, ids.missing, place)
         return self._cells(ids, values.lengths, owners, finite)
@@ -459,7 +461,7 @@ class Encoder:
                     f"{counts[row]} weights. Mend the row, or leave out slots.{self.name}.weights"
                 ),
             )
-        with owned(given.owners, where) as place:
+        with as_rows(given.owners, where) as place:
             missing = [*self.data.missing, ""]
             return values, numbers.parsed(given.values, missing, column, place)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tnctl import files, limits
 from tnctl.data import Float64s, Int64s, Uint64s, numbers, sources
-from tnctl.data.bad_rows import Skipped, owned
+from tnctl.data.bad_rows import Skipped, as_rows
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import vectors
 from tnctl.data.file_pieces import Where
@@ -274,7 +274,7 @@ def _numbers(
     """All numbers of a slot's column, NaN where missing."""
     column = slot_column(name, slot)
     values = row_values(whole[column], slot.separator, data, column, where, fractions=True)
-    with owned(values.owners, where) as place:
+    with as_rows(values.owners, where) as place:
         return bucket_numbers(values.values, column, data, place, values.lengths is not None)
 
 

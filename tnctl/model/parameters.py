@@ -142,7 +142,8 @@ class Parameters:
                 self._inputs.accumulate(gradients.inputs, batch.rows)
             self.model.dense.check(gradients.dense)
             scale = self._scale(gradients.dense)
-            # After the gradients and before they are applied: a step reads counts from before it.
+            # Now all gradients are known to be finite. Rows get the counts when they are applied,
+            # so this step has read the counts from before it.
             if self._counting:
                 clicks = np.ascontiguousarray(batch.labels[:, 0])
                 for workspace in self._counting:

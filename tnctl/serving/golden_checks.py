@@ -148,7 +148,7 @@ def check_embeddings(
             f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
             f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
         )
-    return written(inventory, lines[:count], exact, deviation)
+    return write_golden(inventory, lines[:count], exact, deviation)
 
 
 def check_graph(
@@ -177,10 +177,10 @@ def check_graph(
                 "off: split again, or from another checkpoint"
             )
     worst = GoldenDeviation(logit=max(deviations.values()))
-    return written(inventory, golden.lines[:count], True, worst)
+    return write_golden(inventory, golden.lines[:count], True, worst)
 
 
-def written(
+def write_golden(
     inventory: Writes, lines: list[bytes], exact: bool, deviation: GoldenDeviation
 ) -> GoldenEntry | None:
     """Write golden.jsonl; the manifest's entry, None without lines."""

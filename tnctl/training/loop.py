@@ -271,24 +271,29 @@ def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
 
 
 def _train_batches(conf: Conf, state: RunState, workers: Workers, current: PassUnderWay) -> Events:
+    """The steps that are left of a pass.
+
+    With train.epochs=auto and many rows the second pass is on trial: it ends at `trial_step` when
+    the evaluation there is not better (`schedule.trial_step`).
+    """
     yield PassStarts(current)
     batches, index, earlier = current.batches, 0, state.steps - 1
-    every, tried = conf.evaluation.every_steps, None
+    every, trial_step = conf.evaluation.every_steps, None
     if state.epochs:
         passes = state.position.epoch
-        tried = schedule.tried_step(conf.train, passes, state.epochs[0], state.first_step)
-    # What is due between two steps waits until the second has its batch; after the last step of a
-    # pass, the end of the pass does it.
+        trial_step = schedule.trial_step(conf.train, passes, state.epochs[0], state.first_step)
+    # What is due after a step (an evaluation, a checkpoint) is done when the next batch is ready.
+    # After the last step there is none: train_passes does it at the end of the pass.
     while batches.wait():
         paused = time.perf_counter()
-        is_tried = tried is not None and earlier < tried <= state.steps
-        if is_tried or _evaluation_is_due(every, state, earlier):
+        ends_trial = trial_step is not None and earlier < trial_step <= state.steps
+        if ends_trial or _evaluation_is_due(every, state, earlier):
             yield _evaluate(conf, state, workers)
         earlier = state.steps
         yield BetweenSteps()
         current.seconds_paused += time.perf_counter() - paused
-        if is_tried and state.stopping.without:
-            state.stopping.give_up(conf.evaluation)
+        if ends_trial and state.stopping.without:
+            state.stopping.end_now(conf.evaluation)
         if state.stopping.stops(conf.evaluation.patience):
             break
         current.rate_factor = factor(

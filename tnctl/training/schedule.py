@@ -47,7 +47,7 @@ class EarlyStopping:
             self.plateau, self.flat = max(self.plateau * schedule.reduce, schedule.end), 0
         return False
 
-    def give_up(self, evaluation: Evaluation) -> None:
+    def end_now(self, evaluation: Evaluation) -> None:
         """Let training end here, as after `patience` evaluations that were not better."""
         self.without = max(self.without, evaluation.patience or 0)
 
@@ -62,7 +62,7 @@ def most_passes(train: Train, rows: int, *, of_day: bool) -> int:
     return 1 if is_one else train.most_passes
 
 
-def tried_step(train: Train, passes: int, first: Epoch, first_step: int) -> int | None:
+def trial_step(train: Train, passes: int, first: Epoch, first_step: int) -> int | None:
     """The step at which the pass after `passes` ends if an evaluation there is not better.
 
     `first` is the first pass, which began after `first_step`. Models of clicks may collapse as soon

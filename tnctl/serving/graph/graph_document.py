@@ -25,7 +25,7 @@ from tnctl.manifest import Manifest
 from tnctl.model.layout import LINEARS
 from tnctl.model.parameter_tables import Recalibration
 from tnctl.ownership import GRAPH
-from tnctl.schema import ID_KINDS, Conf, Numeric, Slot
+from tnctl.schema import FORMATS, ID_KINDS, Conf, Numeric, Slot
 from tnctl.serving.artefact_document import (
     CheckpointReference,
     GoldenEntry,
@@ -108,9 +108,7 @@ class TimeColumn:
 class RawData:
     """How the raw rows of the training data were read: keys of the conf's `data`."""
 
-    format: Literal[
-        "csv", "parquet", "orc", "tfrecord", "libsvm", "paddle", "jsonl", "generated", "arrivals"
-    ]
+    format: Annotated[str, named(lambda: FORMATS)]
     delimiter: Annotated[str, Field(min_length=1, max_length=1)]
     header: bool
     columns: tuple[Text, ...] | None

@@ -213,8 +213,12 @@ class RoundingError:
         return PrecisionError(max=self._most, rms=rms, bound=bound)
 
 
-def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | None:
-    """The largest figures of several errors; None when all rows are exact."""
+def error_bound_of(errors: Sequence[PrecisionError | None]) -> PrecisionError | None:
+    """An upper bound on the error of rows that are mixed in unknown numbers: each largest figure.
+
+    As of a delta over rows in Redis. None when all rows are exact. With known numbers of rows:
+    `error_of_rows`.
+    """
     known = [error for error in errors if error is not None]
     if not known:
         return None
@@ -225,7 +229,7 @@ def largest_errors(errors: Sequence[PrecisionError | None]) -> PrecisionError | 
 
 def error_of_rows(stored: Sequence[tuple[PrecisionError | None, int]]) -> PrecisionError | None:
     """The error of all rows of several files: the error of each, and how many rows it has."""
-    largest = largest_errors([error for error, _ in stored])
+    largest = error_bound_of([error for error, _ in stored])
     if largest is None:
         return None
     known = [(error, rows) for error, rows in stored if error is not None]

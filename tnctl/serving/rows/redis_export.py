@@ -26,7 +26,7 @@ from tnctl.serving.rows.precision import (
     RoundingError,
     Uint64s,
     encode,
-    largest_errors,
+    error_bound_of,
 )
 from tnctl.serving.rows.redis_embeddings import (
     VERSION,
@@ -227,7 +227,7 @@ class RedisWriter:
         groups = []
         for entry in self._content.groups:
             was = old[entry.group]
-            error = largest_errors([was.error, self._errors[entry.group].document()])
+            error = error_bound_of([was.error, self._errors[entry.group].document()])
             changed = {"rows": after[entry.group] // was.fields_per_row, "error": error}
             groups.append(BucketGroup(**vars(was) | vars(entry) | changed))
         content = self._switch(version, groups, sequence + 1)
