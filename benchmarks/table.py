@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from benchmarks import timing
 from benchmarks.workload import DIM, KEYS, NUMERIC, SLOTS, keys_of, load, slot_sizes
 from tnctl.tables import (
-    Initial,
-    Optimizer,
+    InitialWeights,
     Pool,
+    RowOptimizer,
     Segment,
     SlotPlan,
     SparseTable,
@@ -44,11 +44,11 @@ class Filling:
 
 
 def new_table(threads: int) -> SparseTable:
-    rule = Optimizer("adagrad", learning_rate=0.05)
+    rule = RowOptimizer("adagrad", learning_rate=0.05)
     segments = [Segment("linear", 1, "sum", rule), Segment("embedding", DIM, "concat", rule)]
     table = SparseTable(segments, seed=1, pool=Pool(threads))
     for group in range(SLOTS):
-        initial = [Initial("zeros", 0.0), Initial("uniform", 0.01)]
+        initial = [InitialWeights("zeros", 0.0), InitialWeights("uniform", 0.01)]
         table.add_group(group, f"slot{group}", initial)
     return table
 

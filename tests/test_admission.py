@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tnctl.tables import (
-    Initial,
-    Life,
-    Optimizer,
+    InitialWeights,
     Pool,
+    RowOptimizer,
+    RowRules,
     Segment,
     SlotPlan,
     SparseTable,
@@ -28,7 +28,12 @@ LARGE = 1 << 22  # bytes of a sketch in which the few ids of a test do not meet
 SHARDS, LINES = 64, 4
 NAMES = {0: "item", 5: "user", 2: "tag", 3: "word"}
 # A group without a rule, two that count, one that draws.
-LIVES = {0: Life(), 5: Life(admit_after=2), 2: Life(admit_after=5), 3: Life(admit_probability=0.3)}
+LIVES = {
+    0: RowRules(),
+    5: RowRules(admit_after=2),
+    2: RowRules(admit_after=5),
+    3: RowRules(admit_probability=0.3),
+}
 SLOTS = [(0, "sum"), (5, "mean"), (5, "sum"), (2, "mean"), (3, "mean")]
 
 
@@ -43,7 +48,7 @@ def key_hash(group: int, id_: int) -> int:
     return int(key_hashes(NAMES, np.array([group], np.uint16), np.array([id_], np.uint64))[0])
 
 
-def makes_row(life: Life, hash_: int, occurrence: int) -> bool:
+def makes_row(life: RowRules, hash_: int, occurrence: int) -> bool:
     """csrc/tnctl.h, "Admission"."""
     if occurrence > 255:
         return True
@@ -144,10 +149,10 @@ def some_cells(rng: np.random.Generator, examples: int = 40) -> Cells:
 
 
 def new_table(threads: int, sketch_bytes: int = LARGE) -> tuple[SparseTable, Workspace]:
-    segment = Segment("embedding", WIDTH, "concat", Optimizer("sgd", learning_rate=1.0))
+    segment = Segment("embedding", WIDTH, "concat", RowOptimizer("sgd", learning_rate=1.0))
     table = SparseTable([segment], SEED, Pool(threads), sketch_bytes=sketch_bytes)
     for number, name in NAMES.items():
-        table.add_group(number, name, [Initial("uniform", 0.5)])
+        table.add_group(number, name, [InitialWeights("uniform", 0.5)])
         table.set_life(number, LIVES[number])
     plans = [SlotPlan(group, pooling, i * WIDTH) for i, (group, pooling) in enumerate(SLOTS)]
     return table, Workspace(table, plans)
@@ -228,8 +233,8 @@ def test_a_gradient_that_reaches_no_row_may_be_anything() -> None:
     np.testing.assert_allclose(weights_of(table, 5, 1), start_of(table, 5, 1) - 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("life", [Life(admit_after=255), Life(admit_probability=1e-9)])
-def test_a_full_counter_makes_rows(life: Life) -> None:
+@pytest.mark.parametrize("life", [RowRules(admit_after=255), RowRules(admit_probability=1e-9)])
+def test_a_full_counter_makes_rows(life: RowRules) -> None:
     table, batch = new_table(1)
     table.set_life(5, life)
     cells = Cells(
@@ -262,7 +267,7 @@ def counters_of(sketch: NDArray[np.uint8], hash_: int) -> list[int]:
 def test_a_small_sketch_counts_too_much_as_seldom_as_the_header_says() -> None:
     width = 40
     table, batch = new_table(2, sketch_bytes=width * SHARDS * LINES)
-    table.set_life(2, Life(admit_after=255))
+    table.set_life(2, RowRules(admit_after=255))
     rng = np.random.default_rng(6)
     true: dict[int, int] = {}
     for step in range(1, 11):
@@ -307,7 +312,7 @@ def test_saved_and_restored_it_goes_on_exactly(threads: int) -> None:
 @pytest.mark.parametrize("counting", [True, False])
 def test_an_evicted_id_keeps_its_count(counting: bool) -> None:
     table, batch = new_table(1)
-    table.set_life(5, Life(admit_after=2, unseen_steps=3))
+    table.set_life(5, RowRules(admit_after=2, unseen_steps=3))
     cells = Cells(
         np.array([1, 1, 2], np.uint64),
         np.array([0, 0, 3, 3, 3, 3], np.uint32),

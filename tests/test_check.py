@@ -15,7 +15,15 @@ from tnctl.cli.check import short, span
 from tnctl.data.statistics import growth
 from tnctl.evaluation.importance import INDEX_BYTES
 from tnctl.limits import size
-from tnctl.tables import Initial, Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
+from tnctl.tables import (
+    InitialWeights,
+    Pool,
+    RowOptimizer,
+    Segment,
+    SlotPlan,
+    SparseTable,
+    Workspace,
+)
 from tnctl.training import loop
 from tnctl.training.check import forecast
 from tnctl.training.check.sample import first_rows
@@ -79,10 +87,10 @@ def test_first_met_is_what_a_loop_finds():
 
 @pytest.mark.parametrize("width", [1, 8, 17])
 def test_the_bytes_of_a_row_are_those_of_a_table(width):
-    optimizer = Optimizer("adagrad", 0.1)
+    optimizer = RowOptimizer("adagrad", 0.1)
     segments = [Segment("linear", 1, "sum", optimizer), Segment("e", width, "concat", optimizer)]
     table = SparseTable(segments, 1, Pool(1))
-    table.add_group(0, "g", [Initial("zeros", 0.0), Initial("zeros", 0.0)])
+    table.add_group(0, "g", [InitialWeights("zeros", 0.0), InitialWeights("zeros", 0.0)])
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     rows = 200_000
     offsets = np.arange(rows + 1, dtype=np.uint32)

@@ -31,7 +31,7 @@ from tnctl.cluster.rank_0.reading_together import ClusterReaders
 from tnctl.cluster.workers.server import RowServer
 from tnctl.errors import Stopped
 from tnctl.evaluation.model_readers import LocalReader
-from tnctl.tables import DenseTable, Optimizer, Pool
+from tnctl.tables import DenseTable, Pool, RowOptimizer
 from tnctl.training.run import train
 
 IN_PARTS = ["data.train=part-*.csv", "train.batch_size=64"]
@@ -75,7 +75,7 @@ def test_servers_have_all_shards_and_workers_none(workers, servers):
 def test_a_small_dense_model_lies_on_few_servers(floats, servers, slices):
 
     class Tables:
-        dense = DenseTable([floats], Optimizer("sgd", 0.1), Pool(1))
+        dense = DenseTable([floats], RowOptimizer("sgd", 0.1), Pool(1))
 
     starts = first_floats(Tables, 3, servers)
     assert len(starts) == servers + 2

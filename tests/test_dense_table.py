@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tnctl.tables import DenseTable, NotFiniteError, Optimizer, Pool, aligned
+from tnctl.tables import DenseTable, NotFiniteError, Pool, RowOptimizer, aligned
 
 SIZES = [7, 64, 1, 1000, 0]
-ADAM = Optimizer("adam", 0.01, epsilon=1e-7, beta1=0.9, beta2=0.99)
+ADAM = RowOptimizer("adam", 0.01, epsilon=1e-7, beta1=0.9, beta2=0.99)
 
 
-def make_table(optimizer: Optimizer, threads: int = 3) -> DenseTable:
+def make_table(optimizer: RowOptimizer, threads: int = 3) -> DenseTable:
     table = DenseTable(SIZES, optimizer, Pool(threads))
     rng = np.random.default_rng(0)
     for weights in table.weights:

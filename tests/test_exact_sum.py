@@ -7,7 +7,7 @@ import pytest
 
 from tnctl.cluster.messages.squares import add_squares, new_squares
 from tnctl.cluster.transport.frames import FrameError
-from tnctl.tables import DenseTable, ExactSum, Optimizer, Pool, clipping_factor
+from tnctl.tables import DenseTable, ExactSum, Pool, RowOptimizer, clipping_factor
 
 SIZES = [5000, 3, 12_289, 40]
 
@@ -16,7 +16,7 @@ SIZES = [5000, 3, 12_289, 40]
 def gradients():
     """A dense table with gradients of all sizes, one by one and as they lie in the flat buffer."""
     chance = np.random.default_rng(5)
-    optimizer = Optimizer(name="adam", learning_rate=0.1, l2=0.01, clip=1e12)
+    optimizer = RowOptimizer(name="adam", learning_rate=0.1, l2=0.01, clip=1e12)
     table = DenseTable(SIZES, optimizer, Pool(2))
     table.flat_weights[:] = chance.normal(size=len(table.flat_weights))
     each = [

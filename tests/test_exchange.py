@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from tnctl.optimizer_table import KINDS
 from tnctl.tables import (
     DenseTable,
-    Initial,
+    InitialWeights,
     KeyWorkspace,
-    Life,
     NotFiniteError,
     NotOwnedError,
-    Optimizer,
     Pool,
     PullWorkspace,
     RankKeys,
+    RowOptimizer,
+    RowRules,
     Segment,
     SlotPlan,
     SparseTable,
@@ -30,20 +30,20 @@ from tnctl.tables.plans import NAMES
 
 GROUPS = {0: "user", 5: "item"}
 SLOTS = [SlotPlan(0, "sum", 0), SlotPlan(5, "mean", 3), SlotPlan(5, "sqrtn", 6, apart=True)]
-SGD = Optimizer("sgd", learning_rate=0.5)
+SGD = RowOptimizer("sgd", learning_rate=0.5)
 ALL = (0, 64)
 Array = NDArray[Any]
 Batch = tuple[Array, Array, int]
 
 
 def make_table(
-    shards: tuple[int, int] = ALL, threads: int = 1, rule: Optimizer = SGD, **settings: Any
+    shards: tuple[int, int] = ALL, threads: int = 1, rule: RowOptimizer = SGD, **settings: Any
 ) -> SparseTable:
     segments = [Segment("linear", 1, "sum", rule), Segment("embedding", 3, "concat", rule)]
     table = SparseTable(segments, 7, Pool(threads), **settings)
     table.set_shards(*shards)
     for number, name in GROUPS.items():
-        table.add_group(number, name, [Initial("zeros", 0), Initial("uniform", 0.5)])
+        table.add_group(number, name, [InitialWeights("zeros", 0), InitialWeights("uniform", 0.5)])
     return table
 
 
@@ -278,7 +278,7 @@ def test_a_wrong_push_changes_nothing(wrong: str) -> None:
 def test_rows_found_again_take_a_push_and_rows_that_are_gone_do_not() -> None:
     """Another pull came in between, which inserted rows; two rows were evicted, one inserted."""
     table = make_table(threads=2, shows=True, sketch_bytes=1 << 16)
-    table.set_life(5, Life(admit_after=3))
+    table.set_life(5, RowRules(admit_after=3))
     pull, other = PullWorkspace(table), PullWorkspace(table)
     keys = RankKeys(np.arange(6, dtype=np.uint64), np.array([0, 5, 0, 5, 0, 0], np.uint16))
     table.set_step(1)
@@ -288,7 +288,7 @@ def test_rows_found_again_take_a_push_and_rows_that_are_gone_do_not() -> None:
     other.find([RankKeys(np.array([4, 5, 9], np.uint64), np.zeros(3, np.uint16))], True)
     other.push_sums(0, np.ones((3, 4), np.float32))
     other.apply()
-    table.set_life(0, Life(unseen_steps=1))
+    table.set_life(0, RowRules(unseen_steps=1))
     table.set_step(3)
     assert table.evict() == 2  # 0 and 2
     expected = records_of(table)
@@ -325,7 +325,7 @@ def test_mutated_keys_are_refused_or_found() -> None:
     """4,000 messages, some bytes of which are not as they were sent."""
     rng = np.random.default_rng(5)
     table = make_table((0, 32), sketch_bytes=1 << 16)
-    table.set_life(5, Life(admit_after=200))
+    table.set_life(5, RowRules(admit_after=200))
     pull, refused = PullWorkspace(table), 0
     ids = np.arange(200, dtype=np.uint64)
     groups = np.where(ids % 2 == 1, 5, 0).astype(np.uint16)
@@ -363,7 +363,7 @@ def test_mutated_keys_are_refused_or_found() -> None:
 def test_dense_slices_are_the_whole(kind: str, slices: int) -> None:
     rng = np.random.default_rng(4)
     sizes = [5, 3000, 16, 0, 1, 47]
-    rule = Optimizer(kind, 0.1, epsilon=1e-6, beta1=0.9, beta2=0.99, decay=0.01, bound=0.8)
+    rule = RowOptimizer(kind, 0.1, epsilon=1e-6, beta1=0.9, beta2=0.99, decay=0.01, bound=0.8)
     whole, *parts = [DenseTable(sizes, rule, Pool(threads)) for threads in (2, *[1] * slices)]
     total = len(whole.flat_weights)
     bounds = [total * i // slices // 16 * 16 for i in range(slices)] + [total]

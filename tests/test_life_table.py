@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tnctl.tables import (
     Figures,
-    Initial,
-    Life,
-    Optimizer,
+    InitialWeights,
     Pool,
+    RowOptimizer,
+    RowRules,
     Segment,
     SlotPlan,
     SparseTable,
@@ -29,18 +29,22 @@ COLUMNS = WIDTH + 2
 NAMES = {0: "item", 5: "user"}
 SLOTS = [(0, "sum"), (0, "mean"), (5, "sqrtn")]
 EXAMPLES = 40
-SGD = Optimizer("sgd", 0.5)
-OFF = Life()
+SGD = RowOptimizer("sgd", 0.5)
+OFF = RowRules()
 
 Ids = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 
-def new_table(threads: int, lives: dict[int, Life], shows: bool = True, **more: Any) -> SparseTable:
+def new_table(
+    threads: int, lives: dict[int, RowRules], shows: bool = True, **more: Any
+) -> SparseTable:
     segments = [Segment("linear", 1, "sum", SGD), Segment("embedding", WIDTH, "concat", SGD)]
     table = SparseTable(segments, 7, Pool(threads), shows=shows, **more)
     for number, name in NAMES.items():
-        table.add_group(number, name, [Initial("zeros", 0.0), Initial("uniform", 0.1)])
+        table.add_group(
+            number, name, [InitialWeights("zeros", 0.0), InitialWeights("uniform", 0.1)]
+        )
         table.set_life(number, lives.get(number, OFF))
     return table
 
@@ -95,7 +99,7 @@ class ModelRow:
 class Model:
     """Rows by (group, id), one at a time; no weights."""
 
-    lives: dict[int, Life]
+    lives: dict[int, RowRules]
     days: list[tuple[int, int]] = field(default_factory=list)
     step: int = 0
     rows: dict[tuple[int, int], ModelRow] = field(default_factory=dict)
@@ -194,16 +198,16 @@ def check_rows(table: SparseTable, model: Model) -> None:
 # ---- The table beside the model --------------------------------------------
 
 LIVES = {
-    "none": Life(show_decay=0.9),
-    "unseen steps": Life(show_decay=0.9, unseen_steps=15),
-    "unseen days": Life(show_decay=0.9, unseen_days=1),
-    "show": Life(show_decay=0.7, show=1.5),
-    "show or unseen": Life(show_decay=0.7, show=1.5, unseen_days=1),
-    "show and unseen": Life(show_decay=0.7, show=1.5, unseen_days=1, both=True),
-    "score": Life(show_decay=0.8, score=0.8),
-    "score of its own": Life(show_decay=0.8, score=2.0, nonclick=0.5, click=3.0),
-    "bound": Life(show_decay=0.9, most_rows=50),
-    "all": Life(show_decay=0.5, unseen_days=2, show=0.5, score=0.3, most_rows=70),
+    "none": RowRules(show_decay=0.9),
+    "unseen steps": RowRules(show_decay=0.9, unseen_steps=15),
+    "unseen days": RowRules(show_decay=0.9, unseen_days=1),
+    "show": RowRules(show_decay=0.7, show=1.5),
+    "show or unseen": RowRules(show_decay=0.7, show=1.5, unseen_days=1),
+    "show and unseen": RowRules(show_decay=0.7, show=1.5, unseen_days=1, both=True),
+    "score": RowRules(show_decay=0.8, score=0.8),
+    "score of its own": RowRules(show_decay=0.8, score=2.0, nonclick=0.5, click=3.0),
+    "bound": RowRules(show_decay=0.9, most_rows=50),
+    "all": RowRules(show_decay=0.5, unseen_days=2, show=0.5, score=0.3, most_rows=70),
 }
 
 
@@ -246,7 +250,7 @@ def test_bound_of_many_rows_of_equal_worth(ties: str) -> None:
     """The first row that stays is found by counting; ties go by `changed`, then by hash."""
     n, most = 30_000, 16_000
     random = np.random.default_rng(4)
-    table = new_table(2, {0: Life(most_rows=most), 5: OFF})
+    table = new_table(2, {0: RowRules(most_rows=most), 5: OFF})
     ids = random.integers(0, 2**63, n).astype(np.uint64)
     records = table.fresh_records(np.zeros(n, np.uint16), ids)
     highest = {"all equal": 1, "few values": 3, "many values": 10**6}[ties]
@@ -262,7 +266,7 @@ def test_bound_of_many_rows_of_equal_worth(ties: str) -> None:
 
 def test_rows_that_all_train_keep_their_counts_through_days() -> None:
     """With updates=all each step sets every row's `changed`: decay must not be lost by it."""
-    table = new_table(2, {0: Life(show_decay=0.5), 5: OFF}, updates="all")
+    table = new_table(2, {0: RowRules(show_decay=0.5), 5: OFF}, updates="all")
     batch = new_batch(table)
     id_, none = np.array([1], np.uint64), np.zeros(0, np.uint64)
     offsets = np.minimum(np.arange(EXAMPLES * len(SLOTS) + 1), 1).astype(np.uint32)
@@ -298,7 +302,7 @@ def test_cvm_columns_are_libms() -> None:
 def test_cvm_columns_are_pooled_as_weights_are(weighted: bool, apart: bool) -> None:
     """Sums, means and roots, of ids with weights, in matrices apart; a missing id is zeros."""
     random = np.random.default_rng(6)
-    lives = dict.fromkeys(NAMES, Life(show_decay=0.5))
+    lives = dict.fromkeys(NAMES, RowRules(show_decay=0.5))
     table = new_table(2, lives, cvm=True)
     batch = new_batch(table)
     for number in (1, 2, 3):
@@ -392,7 +396,7 @@ def test_in_a_later_pass_an_example_reads_the_counts_of_all_others(threads: int)
 
 def test_what_was_not_counted_is_not_left_out_below_zero() -> None:
     """The third occurrence makes the row, and it alone is counted."""
-    table = new_table(1, {0: Life(admit_after=3)}, cvm=True, sketch_bytes=65536)
+    table = new_table(1, {0: RowRules(admit_after=3)}, cvm=True, sketch_bytes=65536)
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     ids, offsets = np.full(3, 9, np.uint64), np.arange(4, dtype=np.uint32)
     clicks = np.array([1, 0, 1], np.float32)
@@ -427,7 +431,7 @@ def test_gradients_of_counts_are_ignored() -> None:
 
 
 def test_memory_of_removed_rows_is_used_again() -> None:
-    table = new_table(2, dict.fromkeys(NAMES, Life(unseen_steps=2)))
+    table = new_table(2, dict.fromkeys(NAMES, RowRules(unseen_steps=2)))
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     n, sizes = 20_000, []
     for number in range(1, 25):
@@ -442,7 +446,7 @@ def test_memory_of_removed_rows_is_used_again() -> None:
 
 
 def test_a_batch_ends_when_rows_are_removed() -> None:
-    table = new_table(2, dict.fromkeys(NAMES, Life(unseen_steps=1)))
+    table = new_table(2, dict.fromkeys(NAMES, RowRules(unseen_steps=1)))
     batch, reader = (Workspace(table, [SlotPlan(0, "sum", 0)]) for _ in range(2))
     cells = np.array([1, 2], np.uint64), np.array([0, 1, 2], np.uint32), 2
     matrices = [np.zeros((2, n), np.float32) for n in (1, WIDTH)]
@@ -469,7 +473,7 @@ def test_a_batch_ends_when_rows_are_removed() -> None:
 
 def test_steps_before_the_first_day_are_of_it() -> None:
     """A table that trained without days is not decayed to nothing when days begin."""
-    table = new_table(1, {0: Life(show_decay=0.5, unseen_days=3), 5: OFF})
+    table = new_table(1, {0: RowRules(show_decay=0.5, unseen_days=3), 5: OFF})
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     table.set_step(1)
     batch.find(np.array([4], np.uint64), np.array([0, 1], np.uint32), 1, insert=True)

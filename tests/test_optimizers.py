@@ -11,9 +11,9 @@ from tnctl import schema
 from tnctl.optimizer_table import KINDS
 from tnctl.tables import (
     DenseTable,
-    Initial,
-    Optimizer,
+    InitialWeights,
     Pool,
+    RowOptimizer,
     Segment,
     SlotPlan,
     SparseTable,
@@ -24,19 +24,19 @@ from tnctl.tables import (
 )
 
 RULES = {
-    "sgd": Optimizer("sgd", 0.01),
-    "momentum": Optimizer("sgd", 0.01, momentum=0.9),
-    "nesterov": Optimizer("sgd", 0.01, momentum=0.5, nesterov=True),
-    "adagrad": Optimizer("adagrad", 0.05, initial_accumulator=0.1),
-    "adagrad_coordinate": Optimizer("adagrad_coordinate", 0.05, initial_accumulator=0.01),
-    "adam": Optimizer("adam", 0.01),
-    "ftrl": Optimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.05, l2=0.1),
-    "ftrl_without_beta": Optimizer("ftrl", 0.1, beta=0.0, initial_accumulator=0.2),
-    "tensornet_adagrad": Optimizer(
+    "sgd": RowOptimizer("sgd", 0.01),
+    "momentum": RowOptimizer("sgd", 0.01, momentum=0.9),
+    "nesterov": RowOptimizer("sgd", 0.01, momentum=0.5, nesterov=True),
+    "adagrad": RowOptimizer("adagrad", 0.05, initial_accumulator=0.1),
+    "adagrad_coordinate": RowOptimizer("adagrad_coordinate", 0.05, initial_accumulator=0.01),
+    "adam": RowOptimizer("adam", 0.01),
+    "ftrl": RowOptimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.05, l2=0.1),
+    "ftrl_without_beta": RowOptimizer("ftrl", 0.1, beta=0.0, initial_accumulator=0.2),
+    "tensornet_adagrad": RowOptimizer(
         "tensornet_adagrad", 0.05, initial_accumulator=0.1, beta1=0.5, beta2=0.99
     ),
-    "tensornet_adam": Optimizer("tensornet_adam", 0.002),
-    "tensornet_ftrl": Optimizer("tensornet_ftrl", 4.0, l1=0.1, l2=1.0),
+    "tensornet_adam": RowOptimizer("tensornet_adam", 0.002),
+    "tensornet_ftrl": RowOptimizer("tensornet_ftrl", 4.0, l1=0.1, l2=1.0),
 }
 EXTRAS: dict[str, dict[str, float]] = {
     "none": {},
@@ -56,7 +56,7 @@ SLOTS = [(4, "sum"), (9, "mean"), (4, "sum")]
 # ---- The models --------------------------------------------------------------
 
 
-def fresh_state(o: Optimizer, width: int, dense: bool, steps: int = 0) -> dict[str, Any]:
+def fresh_state(o: RowOptimizer, width: int, dense: bool, steps: int = 0) -> dict[str, Any]:
     accumulators = width if dense or o.name == "adagrad_coordinate" else 1
     return {
         "t": steps,
@@ -69,18 +69,18 @@ def fresh_state(o: Optimizer, width: int, dense: bool, steps: int = 0) -> dict[s
     }
 
 
-def adagrad(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
+def adagrad(o: RowOptimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
     by_coordinate = dense or o.name == "adagrad_coordinate"
     s["G"] += g**2 if by_coordinate else (g**2).mean()
     w -= o.learning_rate * g / (np.sqrt(s["G"]) + o.epsilon)
 
 
-def sgd(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
+def sgd(o: RowOptimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
     s["m"] = o.momentum * s["m"] + g
     w -= o.learning_rate * (g + o.momentum * s["m"] if o.nesterov else s["m"])
 
 
-def adam(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
+def adam(o: RowOptimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool) -> None:
     s["t"] += 1
     s["m"] = o.beta1 * s["m"] + (1 - o.beta1) * g
     s["v"] = o.beta2 * s["v"] + (1 - o.beta2) * g**2
@@ -90,7 +90,7 @@ def adam(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: b
     w -= rate * s["m"] / (np.sqrt(s["v"]) + o.epsilon)
 
 
-def ftrl(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
+def ftrl(o: RowOptimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: bool) -> None:
     alpha = o.learning_rate if o.name == "ftrl" else 1 / o.learning_rate
     s["z"] += g - (np.sqrt(s["n"] + g**2) - np.sqrt(s["n"])) / alpha * w
     s["n"] += g**2
@@ -99,7 +99,7 @@ def ftrl(o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, _dense: 
 
 
 def tensornet_adagrad(
-    o: Optimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool
+    o: RowOptimizer, w: np.ndarray, s: dict[str, Any], g: np.ndarray, dense: bool
 ) -> None:
     if not dense:
         adagrad(o, w, s, g, dense)
@@ -122,13 +122,13 @@ MODELS: dict[str, Callable[..., None]] = {
 }
 
 
-def final_gradient(o: Optimizer, w: np.ndarray, g: np.ndarray) -> np.ndarray:
+def final_gradient(o: RowOptimizer, w: np.ndarray, g: np.ndarray) -> np.ndarray:
     g = np.clip(g, -o.clip, o.clip) if o.clip else g
     return g if o.name.endswith("ftrl") else g + o.l2 * w
 
 
 def update(
-    o: Optimizer,
+    o: RowOptimizer,
     w: np.ndarray,
     state: dict[str, Any],
     g: np.ndarray,
@@ -196,11 +196,11 @@ class RowModel:
 
 
 def make_table(
-    optimizer: Optimizer, width: int, threads: int = 2, updates: str = "touched"
+    optimizer: RowOptimizer, width: int, threads: int = 2, updates: str = "touched"
 ) -> SparseTable:
     table = SparseTable([Segment("w", width, "concat", optimizer)], 3, Pool(threads), updates)
     for group in GROUPS:
-        table.add_group(group, f"group{group}", [Initial("normal", 0.1)])
+        table.add_group(group, f"group{group}", [InitialWeights("normal", 0.1)])
     return table
 
 
@@ -233,7 +233,7 @@ class Cells:
 
 
 def check_steps(
-    optimizer: Optimizer,
+    optimizer: RowOptimizer,
     width: int,
     scale: float,
     steps: int = 200,
@@ -315,7 +315,7 @@ def test_rows_with_extras_equal_the_model_at_length(rule: str, extra: str, width
     check_steps(with_extra(rule, extra), width, SCALES.get(extra, 1.0))
 
 
-def with_extra(rule: str, extra: str) -> Optimizer:
+def with_extra(rule: str, extra: str) -> RowOptimizer:
     settings = EXTRAS[extra]
     if rule.endswith("ftrl") or rule.startswith("ftrl"):
         settings = {key: value for key, value in settings.items() if key != "l2"}
@@ -330,7 +330,7 @@ def test_all_rows_equal_the_model(rule: str, extra: str) -> None:
 
 def test_a_large_sum_of_ftrl_still_moves() -> None:
     """sqrt(n + g^2) - sqrt(n) would lose all of its digits."""
-    optimizer = Optimizer("ftrl", 1.0, initial_accumulator=1e7, beta=0.0)
+    optimizer = RowOptimizer("ftrl", 1.0, initial_accumulator=1e7, beta=0.0)
     table = make_table(optimizer, 1, 1)
     batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     w = z = 0.0
@@ -356,7 +356,7 @@ def test_ftrl_rests_at_learning_rate_zero() -> None:
 
 def test_decayed_rows_are_read_by_the_clock() -> None:
     """A step reads what the step before left; a reader at rest reads the clock's own step."""
-    table = make_table(Optimizer("sgd", 0.5, decay=0.5), 2, 1)
+    table = make_table(RowOptimizer("sgd", 0.5, decay=0.5), 2, 1)
     batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     id_, ends, output = np.array([7], np.uint64), np.array([0, 1], np.uint32), np.zeros((1, 2))
     output = output.astype(np.float32)
@@ -382,7 +382,7 @@ def test_lazy_l2_is_l2_of_every_step():
     """Against a row that gets the gradient l2 * w at every step, its accumulator left as it is."""
     rate, l2, start = 0.1, 0.3, 0.5
     table = make_table(
-        Optimizer("adagrad", rate, lazy_l2=l2, epsilon=1e-8, initial_accumulator=start), 2, 1
+        RowOptimizer("adagrad", rate, lazy_l2=l2, epsilon=1e-8, initial_accumulator=start), 2, 1
     )
     batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     id_, ends = np.array([7], np.uint64), np.array([0, 1], np.uint32)
@@ -407,7 +407,7 @@ def test_lazy_l2_is_l2_of_every_step():
         np.testing.assert_array_equal(table.lookup(4, 7), records["w"][0] * factors[0])
     # So much that a step leaves nothing.
     strong = make_table(
-        Optimizer("adagrad", 1.0, lazy_l2=9.0, epsilon=1e-8, initial_accumulator=start), 2, 1
+        RowOptimizer("adagrad", 1.0, lazy_l2=9.0, epsilon=1e-8, initial_accumulator=start), 2, 1
     )
     batch = Workspace(strong, [SlotPlan(4, "sum", 0)])
     strong.set_step(1)
@@ -452,7 +452,7 @@ SIZES = [7, 5000, 1, 0]
 DENSE_RULES = [rule for rule in RULES if rule != "tensornet_ftrl"]
 
 
-def make_dense(optimizer: Optimizer, threads: int = 3) -> DenseTable:
+def make_dense(optimizer: RowOptimizer, threads: int = 3) -> DenseTable:
     table = DenseTable(SIZES, optimizer, Pool(threads))
     rng = np.random.default_rng(0)
     for weights in table.weights:
@@ -523,9 +523,9 @@ def test_all_rows_train_as_an_embedding_of_keras() -> None:
     import tensorflow as tf
 
     ids, width, penalty = 30, 10, 0.02
-    o = Optimizer("adam", 0.01, epsilon=1e-7, l2=penalty)
+    o = RowOptimizer("adam", 0.01, epsilon=1e-7, l2=penalty)
     table = SparseTable([Segment("w", width, "concat", o)], 1, Pool(2), updates="all")
-    table.add_group(0, "ids", [Initial("uniform", 0.05)])
+    table.add_group(0, "ids", [InitialWeights("uniform", 0.05)])
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     every = np.arange(ids, dtype=np.uint64)
     batch.find(every, np.arange(ids + 1, dtype=np.uint32), ids, insert=True)
@@ -560,11 +560,11 @@ def test_dense_weights_train_as_in_keras(rule: str) -> None:
     keras_optimizers = keras.optimizers
     o, theirs = {
         "adamw": (
-            Optimizer("adam", 0.01, epsilon=1e-7, decay=0.1),
+            RowOptimizer("adam", 0.01, epsilon=1e-7, decay=0.1),
             keras_optimizers.AdamW(0.01, epsilon=1e-7, weight_decay=0.1),
         ),
         "ftrl": (
-            Optimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.01, l2=0.02, beta=0.5),
+            RowOptimizer("ftrl", 0.1, initial_accumulator=0.1, l1=0.01, l2=0.02, beta=0.5),
             keras_optimizers.Ftrl(
                 0.1,
                 l1_regularization_strength=0.01,
@@ -573,7 +573,7 @@ def test_dense_weights_train_as_in_keras(rule: str) -> None:
             ),
         ),
         "nesterov": (
-            Optimizer("sgd", 0.01, momentum=0.9, nesterov=True),
+            RowOptimizer("sgd", 0.01, momentum=0.9, nesterov=True),
             keras_optimizers.SGD(0.01, momentum=0.9, nesterov=True),
         ),
     }[rule]
@@ -590,7 +590,7 @@ def test_dense_weights_train_as_in_keras(rule: str) -> None:
 
 
 def test_rows_of_all_that_come_later_are_as_old_as_the_table() -> None:
-    table = make_table(Optimizer("adam", 0.01), 2, 1, "all")
+    table = make_table(RowOptimizer("adam", 0.01), 2, 1, "all")
     batch = Workspace(table, [SlotPlan(4, "sum", 0)])
     for step, id_ in ((1, 5), (2, 6), (7, 8)):
         table.set_step(step)
@@ -658,9 +658,9 @@ def test_initial_gradients_are_of_examples_and_not_of_batches() -> None:
 
 
 def test_defaults_come_from_the_table_in_c() -> None:
-    assert Optimizer("adam", 0.1).epsilon == plans.settings("adam")["epsilon"] == 1e-7
-    assert Optimizer("adagrad", 0.1).beta == 0.0  # it has none
+    assert RowOptimizer("adam", 0.1).epsilon == plans.settings("adam")["epsilon"] == 1e-7
+    assert RowOptimizer("adagrad", 0.1).beta == 0.0  # it has none
     with pytest.raises(TypeError, match="no setting momentun"):
-        Optimizer("sgd", 0.1, momentun=0.9)
+        RowOptimizer("sgd", 0.1, momentun=0.9)
     rows_only = [name for name in plans.NAMES if KINDS[name].rows_only]
     assert rows_only == ["tensornet_ftrl"]

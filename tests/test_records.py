@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tnctl.tables import (
-    Initial,
-    Optimizer,
+    InitialWeights,
     Pool,
+    RowOptimizer,
     Segment,
     SlotPlan,
     SparseTable,
@@ -18,15 +18,15 @@ from tnctl.tables import (
 
 NAMES = {0: "item", 9: "user", 4: "tag"}
 SEGMENTS = [
-    Segment("linear", 1, "sum", Optimizer("ftrl", learning_rate=0.1)),
-    Segment("embedding", 5, "concat", Optimizer("adam", learning_rate=0.1)),
+    Segment("linear", 1, "sum", RowOptimizer("ftrl", learning_rate=0.1)),
+    Segment("embedding", 5, "concat", RowOptimizer("adam", learning_rate=0.1)),
 ]
 
 
 def new_table(threads: int) -> SparseTable:
     table = SparseTable(SEGMENTS, 3, Pool(threads))
     for number, name in NAMES.items():
-        table.add_group(number, name, [Initial("zeros", 0.0), Initial("normal", 0.1)])
+        table.add_group(number, name, [InitialWeights("zeros", 0.0), InitialWeights("normal", 0.1)])
     return table
 
 

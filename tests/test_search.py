@@ -13,7 +13,7 @@ pytest.importorskip("optuna")
 
 import optuna
 
-from tnctl.checkpoint.document import Evaluation
+from tnctl.checkpoint.document import EvaluationEntry
 from tnctl.errors import Failure, UserError
 from tnctl.training.report.report_document import Report, Timing
 from tnctl.training.search import search_loop
@@ -41,7 +41,7 @@ def conf(_workspace):
 def report_of(course, monitor):
     """The report of a run with an evaluation of data.validation after each pass."""
     evaluations = tuple(
-        Evaluation(step=n, epoch=n, validation={monitor: value})
+        EvaluationEntry(step=n, epoch=n, validation={monitor: value})
         for n, value in enumerate(course, 1)
     )
     return Report(

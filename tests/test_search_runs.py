@@ -171,7 +171,7 @@ def test_overwrite_refits_again_and_a_failed_trial_is_no_search_to_refit(
     assert "the best conf is not refitted yet" in done.err
 
 
-RUN = "tnctl.training.search.search_loop:Pruning:see"
+RUN = "tnctl.training.search.search_loop:TrialPruner:see"
 TRIALS = "tnctl.training.search.search_loop:Trials"
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tnctl.tables import (
-    Initial,
+    InitialWeights,
     NotFiniteError,
-    Optimizer,
     Pool,
+    RowOptimizer,
     Segment,
     SlotPlan,
     SparseTable,
@@ -20,14 +20,14 @@ from tnctl.tables import (
 
 MASK = 2**64 - 1
 SEED = 20
-ADAGRAD = Optimizer("adagrad", 0.05, epsilon=1e-8, initial_accumulator=0.1)
-ADAM = Optimizer("adam", 0.01, epsilon=1e-8, beta1=0.9, beta2=0.999)
+ADAGRAD = RowOptimizer("adagrad", 0.05, epsilon=1e-8, initial_accumulator=0.1)
+ADAM = RowOptimizer("adam", 0.01, epsilon=1e-8, beta1=0.9, beta2=0.999)
 OPTIMIZERS = {"adagrad": ADAGRAD, "adam": ADAM}
 GROUPS = {0: "item", 7: "user", 3: "tag"}  # number -> name, in the order they are declared
 INITIALS = {
-    0: [Initial("uniform", 0.01), Initial("normal", 0.1)],
-    7: [Initial("zeros", 0.0), Initial("uniform", 0.5)],
-    3: [Initial("normal", 1.0), Initial("zeros", 0.0)],
+    0: [InitialWeights("uniform", 0.01), InitialWeights("normal", 0.1)],
+    7: [InitialWeights("zeros", 0.0), InitialWeights("uniform", 0.5)],
+    3: [InitialWeights("normal", 1.0), InitialWeights("zeros", 0.0)],
 }
 # The first two share a group.
 SLOTS = [(0, "sum"), (0, "mean"), (7, "sqrtn"), (3, "sum"), (7, "mean")]
@@ -122,7 +122,7 @@ def divisor(pooling: str, count: int) -> float:
     return count if pooling == "mean" else math.sqrt(count)
 
 
-def update(o: Optimizer, w: np.ndarray, state: dict[str, Any], g: np.ndarray) -> None:
+def update(o: RowOptimizer, w: np.ndarray, state: dict[str, Any], g: np.ndarray) -> None:
     if o.name == "adagrad":
         state["G"] += (g**2).sum() / len(g)
         w -= o.learning_rate * g / (math.sqrt(state["G"]) + o.epsilon)
@@ -137,11 +137,11 @@ def update(o: Optimizer, w: np.ndarray, state: dict[str, Any], g: np.ndarray) ->
 # ---- Tables and batches ----------------------------------------------------
 
 
-def segments_of(width: int, optimizer: Optimizer) -> list[Segment]:
+def segments_of(width: int, optimizer: RowOptimizer) -> list[Segment]:
     return [Segment("linear", 1, "sum", ADAGRAD), Segment("embedding", width, "concat", optimizer)]
 
 
-def make_table(width: int = 8, optimizer: Optimizer = ADAGRAD, threads: int = 2) -> SparseTable:
+def make_table(width: int = 8, optimizer: RowOptimizer = ADAGRAD, threads: int = 2) -> SparseTable:
     table = SparseTable(segments_of(width, optimizer), SEED, Pool(threads))
     for number, name in GROUPS.items():
         table.add_group(number, name, INITIALS[number])
@@ -461,7 +461,7 @@ def test_initial_weights_do_not_depend_on_arrival() -> None:
 )
 def test_initial_weights_spread(kind: str, deviation: float, bound: float) -> None:
     table = SparseTable([Segment("e", 16, "concat", ADAGRAD)], SEED, Pool(1))
-    table.add_group(0, "g", [Initial(kind, 0.25)])
+    table.add_group(0, "g", [InitialWeights(kind, 0.25)])
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
     n = 20000
     batch.find(np.arange(n, dtype=np.uint64), np.arange(n + 1, dtype=np.uint32), n, insert=True)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from test_warm_start import kernel
 
-from tnctl.checkpoint.document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.document import OptimizerEntry as SavedOptimizer
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import recipes

@@ -11,8 +11,8 @@ import pytest
 from tnctl import documents, schema
 from tnctl.checkpoint import chain
 from tnctl.checkpoint.document import Clock
-from tnctl.checkpoint.document import Optimizer as SavedOptimizer
-from tnctl.checkpoint.document import Segment as SavedSegment
+from tnctl.checkpoint.document import OptimizerEntry as SavedOptimizer
+from tnctl.checkpoint.document import SegmentEntry as SavedSegment
 from tnctl.checkpoint.load import load
 from tnctl.data.sources import Source
 from tnctl.data.statistics_document import Statistics
@@ -22,8 +22,8 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.schema import Conf, Data, Slot, Warm
-from tnctl.tables import Initial as TableInitial
-from tnctl.tables import Optimizer, Pool, Segment, SlotPlan, SparseTable, Workspace
+from tnctl.tables import InitialWeights as TableInitial
+from tnctl.tables import Pool, RowOptimizer, Segment, SlotPlan, SparseTable, Workspace
 from tnctl.tables.records import decay_factors
 from tnctl.training.warm import warm_start as warm
 from tnctl.training.warm.pairing import check_inputs, pair
@@ -384,7 +384,9 @@ def test_crosses_are_of_the_same_parts():
 
 
 def table_of(decay, shows=False, **optimizer):
-    optimizer = Optimizer("sgd", 0.1, decay=decay) if not optimizer else Optimizer(**optimizer)
+    optimizer = (
+        RowOptimizer("sgd", 0.1, decay=decay) if not optimizer else RowOptimizer(**optimizer)
+    )
     segment = Segment("embedding", 2, "concat", optimizer)
     table = SparseTable([segment], 1, Pool(1), shows=shows)
     table.add_group(0, "a", [TableInitial("normal", 1.0)])

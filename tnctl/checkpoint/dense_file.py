@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.checkpoint.document import CheckpointManifest, Dense, Optimizer, Variable
+from tnctl.checkpoint.document import CheckpointManifest, DenseEntry, OptimizerEntry, Variable
 from tnctl.errors import Failure
 from tnctl.manifest import DamagedError, Opening, read_file
 
@@ -20,15 +20,15 @@ MAGIC = b"tnctlden"
 NAME = "dense.bin"
 
 
-def write(opening: Opening, model: "Model") -> Dense:
+def write(opening: Opening, model: "Model") -> DenseEntry:
     """Write weights, each state, then moving statistics; returns the manifest's part."""
     variables = described(model.network.trainable_variables)
     with opening(NAME) as stream:
         stream.write(HEADER.pack(MAGIC, 1, len(variables)))
         for array in arrays_of(model):
             stream.write(array.astype("<f4", copy=False).data)
-    return Dense(
-        optimizer=Optimizer.of(model.dense.optimizer),
+    return DenseEntry(
+        optimizer=OptimizerEntry.of(model.dense.optimizer),
         step=model.dense.step,
         states=tuple(model.dense.state_names),
         variables=variables,

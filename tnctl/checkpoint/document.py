@@ -74,8 +74,8 @@ _Settings: Any = make_dataclass(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(_Settings):
-    """An update rule and its settings, those that the rule has: tnctl.tables.Optimizer."""
+class OptimizerEntry(_Settings):
+    """An update rule and its settings, those that the rule has: tnctl.tables.RowOptimizer."""
 
     name: str
     learning_rate: Setting
@@ -86,23 +86,23 @@ class Optimizer(_Settings):
             raise ValueError(f"name {quoted(self.name)} is none of {known}")
 
     @classmethod
-    def of(cls, rule: tables.Optimizer) -> "Optimizer":
+    def of(cls, rule: tables.RowOptimizer) -> "OptimizerEntry":
         """The document of an update rule."""
         return cls(**rule.described())
 
-    def rule(self) -> tables.Optimizer:
+    def rule(self) -> tables.RowOptimizer:
         """The update rule that tables take."""
-        return tables.Optimizer(**plain(self))
+        return tables.RowOptimizer(**plain(self))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
+class SegmentEntry:
     """A part of a row with its own width, in floats, and optimizer."""
 
     name: Annotated[str, Field(pattern="^(linear|embedding)$")]
     width: Annotated[int, Field(ge=1, le=LONGEST_SEGMENT)]
     output: Annotated[str, Field(pattern="^(concat|sum)$")]
-    optimizer: Optimizer
+    optimizer: OptimizerEntry
 
     def plan(self) -> tables.Segment:
         """The segment that tables take."""
@@ -122,7 +122,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class LifeEntry:
     """Whether records have show and click, and `cvm`: whether these are read with the embedding.
 
     `decay` is the share of both that remains after a day, by the groups' names; None without shows.
@@ -196,9 +196,9 @@ class Table:
     name: Name
     rows: Count
     slots: tuple[Name, ...]
-    segments: tuple[Segment, ...]
+    segments: tuple[SegmentEntry, ...]
     groups: tuple[Group, ...]
-    life: Life
+    life: LifeEntry
     record: tuple[RecordField, ...]
     files: tuple[RowsFile, ...]
     tombstones: Tombstones | None
@@ -341,11 +341,11 @@ class Variable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense:
+class DenseEntry:
     """The dense weights: what dense.bin has."""
 
     file: Literal["dense.bin"] = "dense.bin"
-    optimizer: Optimizer
+    optimizer: OptimizerEntry
     step: Uint32
     states: tuple[Name, ...]
     variables: tuple[Variable, ...]
@@ -387,7 +387,7 @@ def number_of(figures: Mapping[str, JsonValue], name: str) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationEntry:
     """The metrics of data.validation after a step."""
 
     step: Uint32
@@ -399,7 +399,7 @@ class Evaluation:
         return number_of(self.validation, name)
 
 
-def evaluation_at(evaluations: Sequence[Evaluation], step: int) -> Evaluation | None:
+def evaluation_at(evaluations: Sequence[EvaluationEntry], step: int) -> EvaluationEntry | None:
     """The evaluation of the model of a step; None where that model was not evaluated."""
     return next((entry for entry in reversed(evaluations) if entry.step == step), None)
 
@@ -457,7 +457,7 @@ class Metrics:
 
     steps: Uint32 | None = omitted()
     epochs: tuple[Epoch, ...] = ()
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[EvaluationEntry, ...] = ()
     validation: Figures | None = omitted()
     watch: WatchState = field(default_factory=WatchState)
     warm: WarmReport | None = omitted()
@@ -485,7 +485,7 @@ class CheckpointManifest(Manifest):
     recipe: RecipeReference
     statistics: Statistics
     tables: tuple[Table, ...]
-    dense: Dense
+    dense: DenseEntry
     heads: tuple[Name, ...]
     logit_correction: Finite
     recalibration: dict[Name, Recalibration] | None = omitted()

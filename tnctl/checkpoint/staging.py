@@ -15,13 +15,13 @@ from tnctl.checkpoint.document import (
     Clock,
     Golden,
     Group,
-    Life,
+    LifeEntry,
     Metrics,
-    Optimizer,
+    OptimizerEntry,
     Parent,
     Position,
     Recipe,
-    Segment,
+    SegmentEntry,
     Sessions,
     Table,
     described_record,
@@ -176,16 +176,16 @@ def described_table(model: Model, index: int, of_owners: Sequence[TablePart]) ->
         rows=sum(group.rows for group in groups),
         slots=tuple(layout.slots),
         segments=tuple(
-            Segment(
+            SegmentEntry(
                 name=segment.name,
                 width=segment.width,
                 output=segment.output,
-                optimizer=Optimizer.of(segment.optimizer),
+                optimizer=OptimizerEntry.of(segment.optimizer),
             )
             for segment in table.segments
         ),
         groups=groups,
-        life=Life(
+        life=LifeEntry(
             shows=layout.kind.shows,
             cvm=layout.kind.cvm,
             decay=decays if layout.kind.shows else None,

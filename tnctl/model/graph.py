@@ -91,7 +91,7 @@ def linear_inputs(layout: Layout) -> list[Input]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
+class ModelOutput:
     """An output of a signature, float32 [B, *shape]: of a head, or the embedding of a tower."""
 
     name: str
@@ -100,10 +100,10 @@ class Output:
     shape: tuple[int, ...] = ()
 
 
-def outputs_of(heads: tuple[str, ...]) -> list[Output]:
+def outputs_of(heads: tuple[str, ...]) -> list[ModelOutput]:
     """The outputs of a graph with these heads."""
     return [
-        Output(name.replace("logits", kind, 1), kind, head)
+        ModelOutput(name.replace("logits", kind, 1), kind, head)
         for name, head in head_outputs(heads).items()
         for kind in ("logits", "predictions")
     ]

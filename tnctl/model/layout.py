@@ -16,9 +16,9 @@ from tnctl.schema import (
     RowLife,
     Slot,
 )
-from tnctl.tables import Initial as TableInitial
-from tnctl.tables import Life, Segment, SlotPlan
-from tnctl.tables import Optimizer as TableOptimizer
+from tnctl.tables import InitialWeights as TableInitial
+from tnctl.tables import RowOptimizer as TableOptimizer
+from tnctl.tables import RowRules, Segment, SlotPlan
 from tnctl.tables.records import CVM_COLUMNS as CVM_COLUMNS
 
 LINEAR = "linear"
@@ -299,10 +299,10 @@ def slot_plans(slots: Mapping[str, Slot], table: TableLayout) -> list[SlotPlan]:
     return plans
 
 
-def table_life(life: RowLife, stride: int) -> Life:
+def table_life(life: RowLife, stride: int) -> RowRules:
     """The rules of a group as the C tables take them, of rows of `stride` bytes."""
     eviction = life.eviction
-    return Life(
+    return RowRules(
         admit_after=life.admission.after,
         admit_probability=life.admission.probability,
         show_decay=life.shows.decay,

@@ -77,7 +77,7 @@ DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
-class Figures:
+class ColumnFigures:
     """A column of a sample.
 
     `form` is what its values are: one of FORMS, or another word for what no input can be made of.
@@ -161,7 +161,7 @@ class Figures:
             return ["true" if value else "false" for value in self.values.to_pylist()]
         return list(map(str, self.values.to_pylist()))
 
-    def without(self, tokens: set[str]) -> "Figures":
+    def without(self, tokens: set[str]) -> "ColumnFigures":
         """The column where texts that mean a missing value are missing."""
         if self.form != "text":
             return self
@@ -178,7 +178,7 @@ class Figures:
         return ", ".join(f"{t[:SHOWN_LENGTH]}{'…' * (len(t) > SHOWN_LENGTH)}" for t in texts)
 
 
-def figures(name: str, column: pa.ChunkedArray, strip: bool) -> Figures:
+def figures(name: str, column: pa.ChunkedArray, strip: bool) -> ColumnFigures:
     """The figures of a column [rows] of a sample; `strip` removes blanks around texts."""
     array = numbers.plain(numbers.flat(column))
     if numbers.has_values(array.type):
@@ -196,7 +196,7 @@ def _nowhere(row: int) -> tuple[str, int]:
 
 def of_values(
     name: str, array: pa.Array, rows: int, lengths: NDArray[np.int64] | None, strip: bool
-) -> Figures:
+) -> ColumnFigures:
     """The figures of values [n]; as in `figures`."""
     form, array = _form_of(array)
     if form == "text" and strip:
@@ -205,7 +205,7 @@ def of_values(
         array = pa.nulls(len(array), pa.string())
     encoded = array.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Figures(name, rows, form, encoded.dictionary, codes, lengths)
+    return ColumnFigures(name, rows, form, encoded.dictionary, codes, lengths)
 
 
 def _form_of(array: pa.Array) -> tuple[str, pa.Array]:
@@ -232,7 +232,7 @@ def _form_of(array: pa.Array) -> tuple[str, pa.Array]:
 # ---- Texts that hold several values ---------------------------------------------------------
 
 
-def separator_of(column: Figures) -> str | None:
+def separator_of(column: ColumnFigures) -> str | None:
     """What separates the values of a column of text, None where a text is one value.
 
     The texts are of rows from the first to the last: the most frequent texts may all be lists of
@@ -296,7 +296,7 @@ def _separates(sign: str, texts: list[str]) -> bool:
     return are_codes and (are_known or sign == " ")
 
 
-def has_decimal_commas(column: Figures) -> bool:
+def has_decimal_commas(column: ColumnFigures) -> bool:
     """Whether nearly all of its texts are numbers, some with a comma, as Europeans write them."""
     if column.form != "text":
         return False
@@ -307,7 +307,7 @@ def has_decimal_commas(column: Figures) -> bool:
     return bool(either > 0.98 * column.occurring and commas > 0.3 * column.occurring)
 
 
-def parts_of(column: Figures, separator: str) -> Figures:
+def parts_of(column: ColumnFigures, separator: str) -> ColumnFigures:
     """The figures of the parts of a column's texts."""
     if separator == "json":
         lists = pa.array(
@@ -354,7 +354,7 @@ class TimeForm:
         return is_ascending and not self.is_ambiguous
 
 
-def time_form(column: Figures) -> TimeForm | None:
+def time_form(column: ColumnFigures) -> TimeForm | None:
     """How a column writes times; None for a column of something else."""
     if column.lengths is not None or column.distinct < 2:
         return None
@@ -374,7 +374,7 @@ def time_form(column: Figures) -> TimeForm | None:
     return TimeForm(format, of_values[column.codes[column.codes >= 0]], differ)
 
 
-def _time_formats(column: Figures, values: pa.Array) -> Sequence[str]:
+def _time_formats(column: ColumnFigures, values: pa.Array) -> Sequence[str]:
     """The formats in which the values that occur may be times."""
     if column.form == "time":
         return [ISO]
@@ -510,7 +510,7 @@ def noise(labels: NDArray[np.float64]) -> float:
     return float(2 * np.sqrt((1 / positive + 1 / negative) / 12))
 
 
-def best_auc(column: Figures, labels: NDArray[np.float64]) -> float:
+def best_auc(column: ColumnFigures, labels: NDArray[np.float64]) -> float:
     """The AUC by a column alone: by its values, or buckets of numbers.
 
     Of lists by how many values a row has, or whether it has the value that tells the most.
@@ -533,7 +533,7 @@ def best_auc(column: Figures, labels: NDArray[np.float64]) -> float:
     return float(max(max(area, 1 - area) for area in areas))
 
 
-def bucket_codes(column: Figures) -> NDArray[np.int64]:
+def bucket_codes(column: ColumnFigures) -> NDArray[np.int64]:
     """The bucket of each row's number, int64 [rows], -1 where missing: equal numbers of values."""
     finite = column.present[np.isfinite(column.present)]
     shares = np.linspace(0, 1, BUCKETS + 1)[1:-1]

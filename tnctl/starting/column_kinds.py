@@ -16,7 +16,7 @@ from tnctl.starting.column_figures import (
     GIVES_AWAY,
     NO_UTF8,
     SUSPICIOUS,
-    Figures,
+    ColumnFigures,
     TimeForm,
     best_auc,
     bucket_codes,
@@ -73,7 +73,7 @@ class Input:
 class Column:
     """A column of the data: its kind in words, and the inputs that it becomes, if any."""
 
-    figures: Figures
+    figures: ColumnFigures
     kind: str
     inputs: list[Input] = field(default_factory=list)
     remark: str = ""  # why it is no input
@@ -95,7 +95,7 @@ class Context:
         return max(FEWEST_BUCKETS, min(BUCKETS, self.rows // ROWS_OF_A_BUCKET))
 
 
-def kind_of(column: Figures, context: Context) -> Column:
+def kind_of(column: ColumnFigures, context: Context) -> Column:
     """The kind of a column, and the inputs that it becomes; none where it gives the label away."""
     result = _recognised(column, context)
     column, reason = result.figures, ""
@@ -117,7 +117,7 @@ def kind_of(column: Figures, context: Context) -> Column:
     return Column(column, "giveaway", remark=remark, warning=f"{column.name}: {remark}")
 
 
-def _recognised(column: Figures, context: Context) -> Column:
+def _recognised(column: ColumnFigures, context: Context) -> Column:
     """The kind of a column by its values: the first of these that fits."""
     shown = column.examples()
     is_text = column.form == "text" and column.number_share < 1
@@ -154,7 +154,7 @@ def _recognised(column: Figures, context: Context) -> Column:
     return _integers(column, context)
 
 
-def _left_out(column: Figures, remark: str, kind: str = "unsupported") -> Column:
+def _left_out(column: ColumnFigures, remark: str, kind: str = "unsupported") -> Column:
     """A column that the user should know is no input."""
     warning = f"{column.name} is left out: {remark}"
     return Column(column, kind, remark=remark, warning=warning)
@@ -163,13 +163,13 @@ def _left_out(column: Figures, remark: str, kind: str = "unsupported") -> Column
 # ---- One value in a row ------------------------------------------------------------------
 
 
-def _ascends(column: Figures) -> bool:
+def _ascends(column: ColumnFigures) -> bool:
     """Whether integers go up from row to row, or by 1 where they go up."""
     steps = column.steps
     return column.is_whole and bool((steps > 0).all() or np.median(np.abs(steps)) == 1)
 
 
-def _integers(column: Figures, context: Context) -> Column:
+def _integers(column: ColumnFigures, context: Context) -> Column:
     """Integers are ids or numbers: by what each would tell, and by how they spread."""
     zeros = column.form == "text" and any(re.fullmatch(r"0\d+", t) for t in column.texts()[:1000])
     if zeros or np.abs(column.present).max() > 2**53:
@@ -200,7 +200,7 @@ def _integers(column: Figures, context: Context) -> Column:
     return Column(column, "id or number", [*_id_of(column, ASKED).inputs, *result.inputs])
 
 
-def _are_codes(column: Figures) -> bool:
+def _are_codes(column: ColumnFigures) -> bool:
     """Whether integers come again though most of those between never occur, as codes do.
 
     Where amounts and counts are densest, nearly all between occur, if most come again; or all in
@@ -222,7 +222,9 @@ def _is_uneven(present: NDArray[np.float64]) -> bool:
     return bool(np.abs(spread - np.linspace(0, 1, len(values))).max() > 0.25)
 
 
-def _id_of(column: Figures, shown: str = "", settings: Mapping[str, Any] | None = None) -> Column:
+def _id_of(
+    column: ColumnFigures, shown: str = "", settings: Mapping[str, Any] | None = None
+) -> Column:
     """A slot of ids: a row for each text or integer; of ids as floats a bucket for each."""
     entries = dict(settings or {})
     if column.form == "number":  # as pandas makes integers of a column with gaps
@@ -235,12 +237,12 @@ def _id_of(column: Figures, shown: str = "", settings: Mapping[str, Any] | None 
     return Column(column, "id", [slot])
 
 
-def _coverage(column: Figures) -> str:
+def _coverage(column: ColumnFigures) -> str:
     gaps = "none missing" if not column.missing else f"{column.missing / column.rows:.2%} missing"
     return f"{column.distinct:,} values, {gaps}; {column.examples()}"
 
 
-def _number_of(column: Figures, context: Context, shown: str = "") -> Column:
+def _number_of(column: ColumnFigures, context: Context, shown: str = "") -> Column:
     """A number: buckets with an embedding each, and beside many even values the number itself."""
     values, counts = column.present, column.counts[column.counts > 0]
     shown += f"{column.distinct:,} numbers from {values.min():g} to {values.max():g}"
@@ -273,7 +275,7 @@ def _has_long_tail(values: NDArray[np.float64], counts: NDArray[np.int64]) -> bo
 # ---- Several values in a row -------------------------------------------------------------
 
 
-def _list_of(column: Figures, separator: str | None) -> Column:
+def _list_of(column: ColumnFigures, separator: str | None) -> Column:
     """Several values in a row: ids whose embeddings are averaged, or a vector of numbers."""
     assert column.lengths is not None
     filled = column.lengths[column.lengths > 0]
@@ -303,7 +305,7 @@ def _list_of(column: Figures, separator: str | None) -> Column:
     return Column(column, "several", [Input("slots", column.name, column.name, settings, shown)])
 
 
-def _is_padded(column: Figures, length: int) -> bool:
+def _is_padded(column: ColumnFigures, length: int) -> bool:
     """Whether lists of one length end in zeros, which occur nowhere else in them."""
     if (column.codes < 0).any():
         return False
@@ -332,7 +334,7 @@ class ChosenLabel:
 
 
 def choose_label(
-    columns: Mapping[str, Figures], given: str | None, positive: Sequence[str], is_named: bool
+    columns: Mapping[str, ColumnFigures], given: str | None, positive: Sequence[str], is_named: bool
 ) -> ChosenLabel:
     """The label of a sample; `given` and `positive` are of the command line.
 
@@ -377,12 +379,12 @@ def _plain(name: str) -> str:
     return re.sub(r"^(is|has|was|did)_|_(label|flag)$", "", plain) or plain
 
 
-def _is_rating(column: Figures) -> bool:
+def _is_rating(column: ColumnFigures) -> bool:
     is_number = column.number_share == 1 and column.lengths is None and not column.missing
     return is_number and 2 < column.distinct <= RATING_VALUES
 
 
-def _as_label(column: Figures, positive: Sequence[str], reason: str) -> ChosenLabel:
+def _as_label(column: ColumnFigures, positive: Sequence[str], reason: str) -> ChosenLabel:
     """A column as the label. Raises `Failure` or `UserError` for one that cannot be it."""
     name = f"the label in column '{column.name}'"
     refuse_if(column.lengths is not None, f"{name} has lists. A label is one value", Failure)
@@ -419,7 +421,9 @@ def _as_label(column: Figures, positive: Sequence[str], reason: str) -> ChosenLa
     return ChosenLabel(column.name, keys, values, evidence, doubts, column.missing)
 
 
-def _by_numbers(column: Figures, doubts: list[str]) -> tuple[dict[str, object], NDArray[np.bool_]]:
+def _by_numbers(
+    column: ColumnFigures, doubts: list[str]
+) -> tuple[dict[str, object], NDArray[np.bool_]]:
     """A label of numbers: as it is where it is 0 or 1, else by the number above which it is 1."""
     numbers, present = column.numbers, np.unique(column.present)
     if present[0] >= 0 and present[-1] <= 1:
@@ -437,7 +441,7 @@ def _by_numbers(column: Figures, doubts: list[str]) -> tuple[dict[str, object], 
         return {"above": int(above) if above.is_integer() else above}, numbers > above
 
 
-def _positive_of(column: Figures, doubts: list[str]) -> str:
+def _positive_of(column: ColumnFigures, doubts: list[str]) -> str:
     """The text of two that counts as 1: a usual word, else the rarer one."""
     occurring = zip(column.texts(), column.counts, strict=True)
     counts = {text: count for text, count in occurring if count}

@@ -19,7 +19,7 @@ from tnctl.errors import Failure, UserError, printable, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import AUTO, ISO, is_whole
 from tnctl.schema.conf import RESERVED_NAMES
-from tnctl.starting.column_figures import FEW_VALUES, Figures, figures
+from tnctl.starting.column_figures import FEW_VALUES, ColumnFigures, figures
 from tnctl.starting.column_kinds import (
     ChosenLabel,
     Column,
@@ -250,7 +250,7 @@ def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
     ]
 
 
-def _missing_texts(columns: Mapping[str, Figures]) -> dict[str, str]:
+def _missing_texts(columns: Mapping[str, ColumnFigures]) -> dict[str, str]:
     """Texts that mean a missing value, as they stand among numbers, each with what shows it."""
     texts: dict[str, str] = {}
     for name, column in columns.items():

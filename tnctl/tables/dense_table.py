@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import ffi, lib
 from tnctl.tables.memory import Pool, array_over, check, items, pointer
-from tnctl.tables.plans import Optimizer
+from tnctl.tables.plans import RowOptimizer
 from tnctl.tables.sums import NORM_CHUNK, ExactSum
 
 FLOATS_PER_LINE = 16  # TensorFlow wants every variable on a 64-byte boundary
@@ -27,7 +27,7 @@ class DenseTable:
     them can be trained alone: by `apply_slice`.
     """
 
-    def __init__(self, sizes: Sequence[int], optimizer: Optimizer, pool: Pool) -> None:
+    def __init__(self, sizes: Sequence[int], optimizer: RowOptimizer, pool: Pool) -> None:
         padded = [-(-size // FLOATS_PER_LINE) * FLOATS_PER_LINE for size in sizes]
         *self.offsets, total = itertools.accumulate(padded, initial=0)
         self.sizes, self.optimizer, self._pool = list(sizes), optimizer, pool

@@ -32,7 +32,7 @@ _Settings: Any = make_dataclass(
 
 
 @dataclass(frozen=True, init=False)
-class Optimizer(_Settings):
+class RowOptimizer(_Settings):
     """An update rule, of rows (one state per row or per weight) or of dense weights.
 
     `sgd` (with `momentum`, `nesterov`); `adagrad`, one accumulator per row, per weight when dense
@@ -114,11 +114,11 @@ class Segment:
     name: str
     width: int
     output: str
-    optimizer: Optimizer
+    optimizer: RowOptimizer
 
 
 @dataclass(frozen=True)
-class Initial:
+class InitialWeights:
     """How the weights of a new row start: `zeros`, `uniform` in ±scale, or `normal`."""
 
     kind: str
@@ -139,7 +139,7 @@ class SlotPlan:
 
 
 @dataclass(frozen=True)
-class Life:
+class RowRules:
     """The rules by which rows of a group come and go; all off by default. See csrc/tnctl.h.
 
     A row is made at the occurrence number `admit_after` of its id, or at each occurrence with the

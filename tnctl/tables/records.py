@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tnctl._tables import lib
 from tnctl.tables.memory import check, output, pointer
-from tnctl.tables.plans import Optimizer, Segment
+from tnctl.tables.plans import RowOptimizer, Segment
 
 CVM_COLUMNS = 2  # show and ln(click + 1) - ln(show + 1)
 # One number each in a record; all other fields are arrays.
@@ -45,7 +45,7 @@ def decay_factors(f: float, counts: NDArray[np.uint32]) -> NDArray[np.float32]:
 
 
 def weight_factors(
-    optimizer: Optimizer, segment: str, records: NDArray[Any], steps: NDArray[np.uint32]
+    optimizer: RowOptimizer, segment: str, records: NDArray[Any], steps: NDArray[np.uint32]
 ) -> NDArray[np.float32]:
     """What is left of the weights of a segment of records [n], float32 [n], as tables round it.
 

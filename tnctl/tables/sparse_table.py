@@ -15,8 +15,8 @@ from tnctl.tables.plans import (
     ALL_SHARDS,
     UPDATES,
     Figures,
-    Initial,
-    Life,
+    InitialWeights,
+    RowRules,
     Segment,
     Shards,
     SlotPlan,
@@ -77,7 +77,7 @@ class SparseTable:
         check(lib.tn_table_set_shows(self.handle, shows, cvm))
         check(lib.tn_table_set_sketch(self.handle, sketch_bytes))
 
-    def add_group(self, number: int, name: str, initial: Sequence[Initial]) -> None:
+    def add_group(self, number: int, name: str, initial: Sequence[InitialWeights]) -> None:
         """Declare a share group, before any row of it: its number in keys, and its name in hashes.
 
         `initial` has one entry per segment: how the weights of new rows start. Raises ValueError
@@ -118,7 +118,7 @@ class SparseTable:
         """The shards that this table owns: all, or those of `set_shards`."""
         return self._shards
 
-    def set_life(self, group: int, life: Life) -> None:
+    def set_life(self, group: int, life: RowRules) -> None:
         """Set the rules of a declared group.
 
         Raises ValueError for numbers out of their range, for rules by show or score in a table

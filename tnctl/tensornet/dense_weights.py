@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tnctl import files
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
-from tnctl.tables import Optimizer
+from tnctl.tables import RowOptimizer
 from tnctl.tensornet.table_files import damage_reported, tabbed
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def fill(model: "Model", dense: DenseWeights, order: Sequence[int]) -> None:
     model.dense.step = steps_of(rule, dense.power)
 
 
-def steps_of(rule: Optimizer, power: float | None) -> int:
+def steps_of(rule: RowOptimizer, power: float | None) -> int:
     """The updates after which beta2 has a power; 1 where the optimizer does not count them."""
     if power is None or power == 1:
         return int(power is None)

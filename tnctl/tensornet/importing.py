@@ -48,7 +48,7 @@ from tnctl.tensornet.joined_records import (
 from tnctl.tensornet.table_files import (
     FTRL,
     LONGEST_AGE,
-    Source,
+    TensorNetFolder,
     described,
     rows_of,
     source_at,
@@ -109,7 +109,7 @@ def measured_inputs(conf: Conf) -> statistics.Statistics:
 
 
 def paired(
-    conf: Conf, source: Source, given: str | None, measured: statistics.Statistics
+    conf: Conf, source: TensorNetFolder, given: str | None, measured: statistics.Statistics
 ) -> dict[str, Weights]:
     """The weights that each table has, by its name; a table that `given` does not name has none.
 
@@ -131,7 +131,7 @@ def paired(
 
 
 def part_rows(
-    source: Source, weights: Mapping[str, Weights], folder: Path
+    source: TensorNetFolder, weights: Mapping[str, Weights], folder: Path
 ) -> tuple[list[PartedRows], Ages]:
     """The rows of tables, parted by the hashes of their keys; and their ages.
 
@@ -175,7 +175,7 @@ class Saving:
 
     conf: Conf
     model: Model
-    source: Source
+    source: TensorNetFolder
     parted: list[PartedRows]
     ages: Ages
     notes: list[str]
@@ -333,7 +333,9 @@ class Saving:
             say(note)
 
 
-def import_dense(model: Model, source: Source, given: str | None, notes: list[str]) -> bool:
+def import_dense(
+    model: Model, source: TensorNetFolder, given: str | None, notes: list[str]
+) -> bool:
     """Give a model TensorNet's dense weights where `dense=` says their order; whether it has them.
 
     Raises UserError where they are of another network or optimizer, Failure for damaged files.

@@ -51,7 +51,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True)
-class Source:
+class TensorNetFolder:
     """A checkpoint of TensorNet: `day` is the name of its folder, or None."""
 
     folder: str
@@ -61,7 +61,7 @@ class Source:
     """the files of the dense table, rank by rank"""
 
 
-def source_at(url: str) -> Source:
+def source_at(url: str) -> TensorNetFolder:
     """The checkpoint in a folder, or the last one of a folder with _checkpoint.
 
     Raises UserError when it is no such folder, Failure when a file of it is missing.
@@ -91,7 +91,7 @@ def source_at(url: str) -> Source:
     if not tables:
         raise Failure(f"{above} has no table. Copy it again")
     dense = dense_files(files.join(folder, DENSE)) if DENSE in names else ()
-    return Source(folder, day, tables, dense)
+    return TensorNetFolder(folder, day, tables, dense)
 
 
 def shown(folder: str) -> list[files.Listed]:

@@ -17,7 +17,7 @@ from tnctl import files, limits
 from tnctl.checkpoint import listing
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
-from tnctl.checkpoint.document import Evaluation, number_of
+from tnctl.checkpoint.document import EvaluationEntry, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import DocumentError, plain
 from tnctl.errors import Failure, UserError, did_you_mean, quoted
@@ -459,7 +459,7 @@ def _log(output: str) -> tuple[State, str | None] | None:
     return "unfinished", None
 
 
-def _kept(evaluations: Sequence[Evaluation], best: int | None) -> dict[str, JsonValue]:
+def _kept(evaluations: Sequence[EvaluationEntry], best: int | None) -> dict[str, JsonValue]:
     """The metrics of the model that is kept: of the best step, else of the last evaluation."""
     chosen = [entry for entry in evaluations if best is None or entry.step == best]
     return dict(chosen[-1].validation) if chosen else {}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 
-from tnctl.checkpoint.document import Epoch, Evaluation, Position
+from tnctl.checkpoint.document import Epoch, EvaluationEntry, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import label_keys
 from tnctl.data.day_records import DayRecord
@@ -121,7 +121,7 @@ class PassTrained:
 class Evaluated:
     """data.validation was evaluated."""
 
-    evaluation: Evaluation
+    evaluation: EvaluationEntry
     measured: SplitMetrics
     is_best: bool
     seconds: float
@@ -371,7 +371,7 @@ def _evaluate(conf: Conf, state: RunState, workers: Workers) -> Evaluated:
             f"evaluation.monitor={monitor} is of labels 0 and 1, and data.validation has "
             "others. Take evaluation.monitor=mse"
         )
-    evaluation = Evaluation(
+    evaluation = EvaluationEntry(
         step=state.steps, epoch=state.position.epoch + 1, validation=scalars(measured.metrics)
     )
     state.evaluations.append(evaluation)

@@ -12,7 +12,7 @@ from tnctl.checkpoint.chain import EXTRA, Checkpoint
 from tnctl.checkpoint.document import (
     Clock,
     Epoch,
-    Evaluation,
+    EvaluationEntry,
     Metrics,
     Position,
     WarmReport,
@@ -154,7 +154,7 @@ class RunState:
     position: Position = field(default_factory=Position)
     steps: int = 0
     epochs: list[Epoch] = field(default_factory=list)
-    evaluations: list[Evaluation] = field(default_factory=list)
+    evaluations: list[EvaluationEntry] = field(default_factory=list)
     days: list[DayRecord] = field(default_factory=list)
     clock_days: list[tuple[int, int]] = field(default_factory=list)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)

@@ -16,7 +16,7 @@ from tnctl.masking import masked
 from tnctl.model.graph import (
     LENGTHS,
     Input,
-    Output,
+    ModelOutput,
     linear_slots,
     outputs_of,
     packed_inputs,
@@ -50,7 +50,7 @@ class GraphPart:
 
     packed: list[Input]
     by_slot: list[Input]
-    outputs: list[Output]
+    outputs: list[ModelOutput]
 
 
 def whole(layout: Layout, heads: tuple[str, ...]) -> GraphPart:

@@ -28,7 +28,7 @@ from tnctl.model.graph import (
     PACKED,
     TOWERS,
     Input,
-    Output,
+    ModelOutput,
     linear_inputs,
     save_module,
     signatures_of,
@@ -134,8 +134,8 @@ def function_of(
 
 
 def chosen(
-    signatures: Any, outputs: list[Output], part: str | None
-) -> tuple[Any, dict[str, Output]]:
+    signatures: Any, outputs: list[ModelOutput], part: str | None
+) -> tuple[Any, dict[str, ModelOutput]]:
     """The function that computes a part, and its outputs by their names there."""
     if part is None:
         return signatures[PACKED], {output.name: output for output in outputs}
@@ -143,14 +143,14 @@ def chosen(
     of_head = {output.kind: output.name for output in outputs if output.of == part}
     if of_head:
         return signatures[PACKED], {
-            name: Output(kind, kind, part) for kind, name in of_head.items()
+            name: ModelOutput(kind, kind, part) for kind, name in of_head.items()
         }
     known = signatures[TOWERS].structured_outputs if TOWERS in signatures else {}
     if part not in known:
         names = sorted({output.of for output in outputs} | known.keys())
         raise UserError(f"the graph has no head or tower '{part}'. {did_you_mean(part, names)}")
     shape = tuple(known[part].shape[1:])
-    return signatures[TOWERS], {part: Output("embedding", "embedding", part, shape)}
+    return signatures[TOWERS], {part: ModelOutput("embedding", "embedding", part, shape)}
 
 
 def needed(graph: Any, outputs: list[str]) -> tuple[Any, list[str]]:

@@ -14,7 +14,7 @@ from tnctl.model.layout import Layout
 from tnctl.schema import Conf, Data, Numeric, Train
 from tnctl.starting.column_figures import (
     GIVES_AWAY,
-    Figures,
+    ColumnFigures,
     best_auc,
     figures,
     in_words,
@@ -79,7 +79,7 @@ def reason_of_ids(
         return ""
     values, codes = np.unique(ids, return_inverse=True)
     lengths = np.bincount(owners, minlength=len(labels))
-    column = Figures("", len(labels), "id", pa.array(values), codes, lengths)
+    column = ColumnFigures("", len(labels), "id", pa.array(values), codes, lengths)
     if lengths.max() > 1:
         return _reason(column, labels, "values")
     of_rows = np.full(len(labels), -1)
@@ -90,11 +90,11 @@ def reason_of_ids(
 def reason_of_numbers(numbers: NDArray[np.float32], labels: NDArray[np.float64]) -> str:
     """Why numbers, float32 [rows], or buckets of them give the label away; empty if not."""
     values, codes = np.unique(numbers.astype(np.float64), return_inverse=True)
-    column = Figures("", len(labels), "number", pa.array(values), codes)
+    column = ColumnFigures("", len(labels), "number", pa.array(values), codes)
     return _reason(column, labels, "a certain number")
 
 
-def _reason(column: Figures, labels: NDArray[np.float64], value: str) -> str:
+def _reason(column: ColumnFigures, labels: NDArray[np.float64], value: str) -> str:
     area = best_auc(column, labels)
     if area >= GIVES_AWAY:
         return f"alone it has an AUC of {area:.3f}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue
 
 from tnctl import documents
-from tnctl.checkpoint.document import Epoch, Evaluation, WarmReport, number_of
+from tnctl.checkpoint.document import Epoch, EvaluationEntry, WarmReport, number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.documents import Count, Figures, Name, Text, flat, omitted
 from tnctl.evaluation.metrics import METRICS
@@ -117,7 +117,7 @@ class Report:
     steps: Count
     warm: WarmReport | None = omitted()
     epochs: tuple[Epoch, ...] = ()
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[EvaluationEntry, ...] = ()
     validation: Figures | None = omitted()
     days: tuple[DayRecord, ...] | None = omitted()
     best: Best | None = omitted()

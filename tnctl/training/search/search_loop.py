@@ -348,7 +348,7 @@ class PrunedError(events.EndedError):
     """A trial was stopped, for others were better after as many evaluations."""
 
 
-class Pruning:
+class TrialPruner:
     """Reports each evaluation of a run, and ends a poor run unless it is at its end anyway.
 
     It ends before anything of a later step is done or saved. So a killed trial that is resumed is
@@ -379,7 +379,9 @@ class Pruning:
 def run_trial(conf: Conf, golden: int, judge: Judge) -> Report | None:
     """Train a trial from where it is to its end; None when it was stopped. Raises as `train`."""
     try:
-        return train(conf, golden=golden, observer=partial(Pruning, conf.evaluation.monitor, judge))
+        return train(
+            conf, golden=golden, observer=partial(TrialPruner, conf.evaluation.monitor, judge)
+        )
     except PrunedError:
         return None
 

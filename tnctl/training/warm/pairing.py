@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.document import Optimizer as SavedOptimizer
+from tnctl.checkpoint.document import OptimizerEntry as SavedOptimizer
 from tnctl.data.column_names import numeric_columns, slot_column
 from tnctl.data.features import counted_ids
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError, did_you_mean
 from tnctl.optimizer_table import EXTRAS, KINDS
 from tnctl.schema import Conf, Slot, Warm
-from tnctl.tables import Optimizer
+from tnctl.tables import RowOptimizer
 
 # The keys by which values become ids. If one differs, an id is another value's.
 MAKES_IDS = ("indicator", "ids", "seed", "oov", "missing")
@@ -279,7 +279,9 @@ def recipe_of(pairing: Pairing) -> dict[str, Any]:
     return {key: value if key == "name" else renamed(value) for key, value in recipe.items()}
 
 
-def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, source: str) -> None:
+def refuse_other_state(
+    what: str, optimizer: RowOptimizer, saved: SavedOptimizer, source: str
+) -> None:
     """Raise UserError unless an optimizer can continue with the state of a saved one.
 
     Names and settings must be equal. Learning rate, decay, clipping, bounds and where accumulators
@@ -296,7 +298,7 @@ def refuse_other_state(what: str, optimizer: Optimizer, saved: SavedOptimizer, s
         )
 
 
-def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
+def meaning_of_state(optimizer: RowOptimizer) -> dict[str, Any]:
     """The name and the settings of an optimizer that determine what its state means."""
     free = {"learning_rate", *EXTRAS} - KINDS[optimizer.name].settings.keys()
     if optimizer.name in FTRL:
@@ -307,7 +309,7 @@ def meaning_of_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def ftrl_z(
-    optimizer: Optimizer, weights: NDArray[np.float32], sums: NDArray[np.float32]
+    optimizer: RowOptimizer, weights: NDArray[np.float32], sums: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """The z from which FTRL makes these weights, float32 of their shape; its n are `sums`.
 

@@ -17,7 +17,7 @@ from tnctl import documents, files, progress
 from tnctl.checkpoint import rows as row_files
 from tnctl.checkpoint.chain import Checkpoint, newest, open_checkpoint
 from tnctl.checkpoint.document import Clock, Table, WarmInput, WarmReport
-from tnctl.checkpoint.document import Segment as SavedSegment
+from tnctl.checkpoint.document import SegmentEntry as SavedSegment
 from tnctl.data import statistics
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import daily
@@ -32,7 +32,7 @@ from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf
 from tnctl.tables import (
     ALL_SHARDS,
-    Optimizer,
+    RowOptimizer,
     Segment,
     SparseTable,
     days_of_steps,
@@ -180,7 +180,7 @@ class Conversion:
         decays = any(segment.optimizer.decays for segment in table.segments)
         self._changed_now = decays and not self._unchanged
 
-    def _decays_as_before(self, optimizer: Optimizer, earlier: Optimizer | None) -> bool:
+    def _decays_as_before(self, optimizer: RowOptimizer, earlier: RowOptimizer | None) -> bool:
         if earlier is None:
             return not optimizer.decays
         if optimizer.lazy_l2 or earlier.lazy_l2:  # it goes by the accumulator too
