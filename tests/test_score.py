@@ -256,7 +256,7 @@ def test_artefacts_of_two_checkpoints_are_refused(artefacts, cli, tmp_path):
     done = cli("score", f"graph={tmp_path / 'graph'}", "embeddings=embeddings", "input=rows.csv",
                 cwd=artefacts)  # fmt: skip
     assert done.code == 1
-    assert "step 99" in done.last and "Take those of one checkpoint" in done.last
+    assert "step 99" in done.last and "Take both from one checkpoint" in done.last
 
 
 @pytest.mark.parametrize(

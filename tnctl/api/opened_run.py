@@ -34,7 +34,7 @@ PREDICTION_FORMATS = ("parquet", "csv", "jsonl")
 
 
 def ids(run: "Url | Run", slot: str, values: Any) -> "np.ma.MaskedArray[Any, np.dtype[np.uint64]]":
-    """The ids of values of a slot, bit for bit those of training: uint64 [n] for values [n].
+    """The ids of values of a slot, bit for bit as in training: uint64 [n] for values [n].
 
     `run` is the folder or URL of a run, whose newest complete checkpoint is taken, or of a
     checkpoint, or a `Run`. Only the manifest and the conf of the checkpoint are read, no table of

@@ -26,7 +26,7 @@ def open(
 ) -> Run:
     """The model of a run's newest complete checkpoint, or of the one in a folder.
 
-    `output` is the folder or URL of the run, `checkpoint` that of one checkpoint; the run may be
+    `output` is the folder or URL of the run, `checkpoint` the folder or URL of one checkpoint; the run may be
     under way. The conf is the checkpoint's own, with `overrides`. The model is loaded when it is
     first used. Raises UserError, and Failure when there is no such model or it is damaged.
     """
@@ -134,7 +134,7 @@ def _refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
 def _refuse_other_split(saved: dict[str, Any], data: Data) -> None:
     """Refuse a data.split that gives a model rows to be measured on that it was trained on.
 
-    `saved` is the checkpoint's own conf, `data` that of the command. Raises UserError.
+    `saved` is the checkpoint's conf, `data` the command's. Raises UserError.
     """
     trained = from_values(saved).data.split
     refuse_if(

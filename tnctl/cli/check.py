@@ -232,7 +232,7 @@ def rows_in_words(findings: "Forecast") -> str:
     if findings.rows.low == findings.rows.high:
         return f"{findings.rows.estimate:,.0f}"
     days = findings.days
-    by = "the sizes of the files" if days is None else f"those of {days.there[0]}"
+    by = "the sizes of the files" if days is None else f"the rows of {days.there[0]}"
     return f"about {short(findings.rows.estimate)} (by {by})"
 
 

@@ -246,5 +246,5 @@ In a start-up file of the shell:
 
 
 def takers(argument: str) -> list[str]:
-    """The commands that take an argument, such as those of `format`."""
+    """The commands that take an argument, such as `format`."""
     return [name for name, command in COMMANDS.items() if argument in command.takes]

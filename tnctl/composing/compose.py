@@ -70,7 +70,7 @@ def choose_conf(received: str) -> str:
 def compose_run(path: Path, overrides: list[str], *, takes_cluster: bool = False) -> Conf:
     """As `compose`, for a command that `takes_cluster` or not; keys of `cluster` are checked.
 
-    A command that takes none refuses them in overrides, and those of a file have no effect. Without
+    A command that takes none refuses them in overrides, and in a file they have no effect. Without
     workers to start, only the choice of none is taken. Raises UserError.
     """
     given = keys_of_cluster(overrides)

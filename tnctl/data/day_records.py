@@ -76,9 +76,9 @@ class OfInput:
     coverage_effect: Finite = 1.0
     """how many times more the coverage varies than with as many independent examples"""
     length_effect: Finite = 1.0
-    """the same of the length"""
+    """as `coverage_effect`, of the length"""
     design_effect: Finite = 1.0
-    """the same of the shares of the histogram"""
+    """as `coverage_effect`, of the shares of the histogram"""
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ class FileReader(ABC):
         return [name for name in needed if name not in absent] or present[:1]
 
     def columns(self, url: str) -> list[str] | None:
-        """The names of a file's columns and those of its folders; None where only rows could tell.
+        """The names of a file's columns and of its folders'; None where only rows could tell.
 
         Only the beginning, or the footer, of the file is read.
         """

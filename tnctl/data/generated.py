@@ -327,7 +327,7 @@ class Kinds:
 
     chosen: np.ndarray  # uint16 [KINDS, 65536]: the item of each 16-bit draw
     alike: np.ndarray  # float64 [items]: ln P(item | 1) / P(item | 0), of the kind of item_id
-    unlike: float  # the same of any other item
+    unlike: float  # the probability with any other item
 
 
 @cache

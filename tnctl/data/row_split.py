@@ -1,4 +1,4 @@
-"""Which rows of data.train are those of a split: data.split, for the files of any format.
+"""Which rows of data.train belong to a split: data.split, for the files of any format.
 
 A row is chosen by where it is in its file, or by the value of a column: never by what else is read
 of it, nor by the rows before it. So each row is in exactly one split, and every command, worker
@@ -117,7 +117,7 @@ class LastCut:
     def groups(self, url: str, rows: Sequence[int]) -> tuple[int, int]:
         """The first row group with rows of the split and the end of them, in a file that has some.
 
-        `rows` are those of each row group.
+        `rows` has the number of rows of each row group.
         """
         ends = np.cumsum(rows)
         first, last = self.numbers(url)

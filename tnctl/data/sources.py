@@ -117,7 +117,7 @@ class Source:
             if DAY in name:
                 raise UserError(
                     f"{key}={name} names the files of many days, which only train takes one by "
-                    f"one. Name those of one, such as {key}={name.replace(DAY, '2024-01-31')}"
+                    f"one. Name one day's files, such as {key}={name.replace(DAY, '2024-01-31')}"
                 )
         return files.expand(names, self.conf.root_of(self._key))
 

@@ -13,7 +13,7 @@ class Inference:
     """Logits of batches, read-only: unknown ids read zeros and nothing is inserted."""
 
     def __init__(self, model: Model, batch_size: int, parameters: Parameters | None = None) -> None:
-        """`parameters` are those of the model's tables, unless they are given."""
+        """`parameters` are by default of the model's tables."""
         self.model = model
         self.buffers = Buffers(model, batch_size)
         self._parameters = Parameters(model) if parameters is None else parameters

@@ -87,7 +87,7 @@ class Gradients:
 class Parameters:
     """All parameters of a model. A step pulls a batch, computes, and pushes the same batch.
 
-    Here they are in this process's own tables; those of other processes are a subclass.
+    Here they are in this process's tables; a subclass has rows in other processes.
     """
 
     def __init__(self, model: Model) -> None:

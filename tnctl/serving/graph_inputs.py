@@ -141,7 +141,7 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     if ours.sha256 != theirs.sha256:
         raise Failure(
             f"the graph is of {ours.folder}, step {ours.step:,}, and the embeddings are of "
-            f"{theirs.folder}, step {theirs.step:,}. Take those of one checkpoint"
+            f"{theirs.folder}, step {theirs.step:,}. Take both from one checkpoint"
         )
     if embeddings.manifest.filter.slots is None:
         return embeddings.lookup

@@ -189,7 +189,7 @@ def _recipe(rows: int) -> Settings:
 def first_conf(
     words: Sequence[str], label: str | None = None, positive: Sequence[str] = (), name: str = ""
 ) -> FirstConf:
-    """The conf for the data that words name; `name` is that of its file, for its own comments.
+    """The conf for the data that words name; `name` is the name of its file, for its comments.
 
     Raises `UserError` or `Failure` when the data cannot be read or has no label.
     """

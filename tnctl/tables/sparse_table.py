@@ -115,7 +115,7 @@ class SparseTable:
 
     @property
     def shards(self) -> Shards:
-        """The shards that this table owns: all, or those of `set_shards`."""
+        """The shards that this table owns: all, or as `set_shards` says."""
         return self._shards
 
     def set_life(self, group: int, life: RowRules) -> None:

@@ -173,7 +173,7 @@ def check(name: str, source: Described, weights: Weights, slots: Mapping[str, Sl
 
 
 def parts_needed(stored_bytes: int) -> int:
-    """How many parts a table is cut into whose files have so many bytes: a power of two."""
+    """How many parts a table is cut into whose files have `bytes` bytes: a power of two."""
     count = 1
     while count < MOST_PARTS and INFLATED * stored_bytes / count > BYTES_PER_PART:
         count *= 2

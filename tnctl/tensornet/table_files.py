@@ -1,7 +1,7 @@
 """The files of TensorNet's tables: their folders, ranks and blocks, and the rows of a block.
 
 Blocks are text or binary; they are streamed as arrays of rows, and checked. docs/tensornet.md has
-the lines and records. The facts are those of TensorNet's source (core/ps/optimizer/*_kernel.cc,
+the lines and records. The facts are from TensorNet's source (core/ps/optimizer/*_kernel.cc,
 optimizer_kernel.h).
 """
 

@@ -97,7 +97,7 @@ class BetweenSteps:
 class StepDone:
     current: PassUnderWay
     index: int
-    """of the step, among those of this pass that this process trained"""
+    """of the step, among the steps of this pass that this process trained"""
 
 
 @dataclass(frozen=True)

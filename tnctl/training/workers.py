@@ -254,7 +254,7 @@ class Workers:
         return removed
 
     def settle(self, state: RunState) -> None:
-        """Finish what is under way: the model and the state are those of the last step."""
+        """Finish what is under way: the model and the state are then of the last step."""
 
     def load(self, folder: str) -> None:
         """Replace the trained model, which is dropped first, by a checkpoint's model.

@@ -9,7 +9,7 @@ from tnctl.data.formats.tfrecord_files import RecordReader
 from tnctl.data.formats.word_files import LibsvmReader, PaddleReader
 from tnctl.schema import Conf
 
-# By data.format, but for those of generated data; and the files of data.prepared.
+# By data.format, but for generated data; and the files of data.prepared.
 READERS: dict[str, type[FileReader]] = {
     "csv": CsvReader,
     "jsonl": JsonReader,

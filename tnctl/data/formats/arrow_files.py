@@ -223,7 +223,8 @@ def group_range(
 ) -> tuple[list[int], int]:
     """The numbers of row groups `first` to `end` - 1 (None: the last), and their first row, from 1.
 
-    `rows` are those of each row group. Raises `Failure` for row groups that the file does not have.
+    `rows` has the number of rows of each row group. Raises `Failure` for row groups that the file
+    does not have.
     """
     end = len(rows) if end is None else end
     if not first <= end <= len(rows):

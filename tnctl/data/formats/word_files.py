@@ -252,7 +252,7 @@ def _without_plus(words: Words, starts: NDArray[Any], ends: NDArray[Any]) -> NDA
 def _column(
     name: str, words: Words, features: _Features, fields: bool, values: pa.Array | None
 ) -> pa.Array:
-    """A column of checked rows; `values` are those of the features."""
+    """A column of checked rows; `values` are the features' values."""
     n, row = len(words.firsts), features.row
     if name == LABEL:
         starts, ends = words.starts[words.firsts], words.ends[words.firsts]

@@ -76,7 +76,7 @@ inline constexpr std::array<std::uint32_t, $count> kRows = {$rows};
 $inputs
 $outputs
 
-// The graph for batches of so many rows.
+// The graph for batches of this size.
 struct Compiled {
     std::size_t rows;
     std::unique_ptr<tensorflow::XlaCompiledCpuFunction> graph;

@@ -94,7 +94,7 @@ def commands_of(part: SelectedRows, payload: Payloads, key: str, buckets: int) -
 def words_of(ids: Uint64s, payload: Payloads, values: bool) -> list[Payloads]:
     """The words of rows after the key, each uint8 [n, bytes]: fields, and their `values` or none.
 
-    The field of a row's first part is its id, those of the others have the part's number after it.
+    The field of a row's first part is its id; other parts have their index after it.
     """
     names = ids.astype("<u8").view(np.uint8).reshape(-1, 8)
     words = []

@@ -102,7 +102,7 @@ class SlotCounts:
 
     present = occurrences = looked_up = known = 0
     has_values = False
-    """whether there is any id but that of missing values"""
+    """whether there is any id but the id of missing values"""
 
     def __init__(self, repeats: Repeats | None, missing: np.uint64 | None) -> None:
         """`missing` is the id of missing values, if the slot has one."""

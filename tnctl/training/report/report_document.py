@@ -109,7 +109,7 @@ class Report:
 
     `metrics` are of the model that was kept, on `split`; in the file their keys are beside the
     others. `validation` are its metrics on data.validation, which with evaluation.keep=best are not
-    those of the last evaluation, nor with evaluation.recalibrate those of any.
+    from the last evaluation, nor with evaluation.recalibrate from any.
     """
 
     metrics: dict[str, JsonValue] = flat()
