@@ -198,7 +198,7 @@ def _cleared(previous: Survey, format: Format, staging: str) -> Survey:
     inside = [files.join(previous.folder, name) for name in (NEW, OLD)]
     left = [_left_in(folder) for folder in {*inside, staging}]
     if format.manifest not in previous.owned:
-        # Again: a command that was writing may have ended after `previous`, before this one held it.
+        # Again: after `previous`, and before this command held the folder, another may have ended.
         previous = refuse_foreign(previous.folder, format)
     if format.manifest not in previous.owned:
         ownership.remove(previous, itself=False)
