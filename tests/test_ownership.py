@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -270,6 +272,78 @@ def test_who_writes_at_once_is_told(root):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         write_graph(to, NEW)
     assert not Path(to).exists()
+
+
+def test_a_working_folder_in_the_output_that_another_process_holds_stays(root):
+    """To that process the folder is a mount point, such as that of a container."""
+    to = root / "graph"
+    write_graph(str(to), OLD)
+    generated_folders.put(to / outputs.NEW / "saved_model.pb", b"half")
+    contents = stored(root)
+    held = os.open(to / outputs.NEW, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(Failure, match="another tnctl process is writing to"):
+            write_graph(str(to), NEW)
+    finally:
+        os.close(held)
+    assert stored(root) == contents
+    write_graph(str(to), NEW)
+    assert set(stored(to)) == {*NEW, "serving.json"}
+
+
+@pytest.mark.parametrize("name", [outputs.NEW, outputs.OLD, ownership.WRITING])
+def test_a_file_with_the_name_of_a_working_folder_stays(root, name):
+    write_graph(str(root / "graph"), OLD)
+    generated_folders.put(root / "graph" / name, b"mine")
+    contents = stored(root)
+    with pytest.raises(UserError, match=f"holds {re.escape(name)}, which tnctl did not write"):
+        write_graph(str(root / "graph"), NEW)
+    assert stored(root) == contents
+
+
+def test_an_output_that_is_completed_before_its_folder_is_held_stays(root, monkeypatch):
+    to = root / "graph"
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == to)
+    write_graph(str(to), OLD)
+    # As it is while another process puts its files in force, the manifest last.
+    write_graph(str(root / "other"), NEW)
+    (to / outputs.OLD).mkdir()
+    os.rename(to / "serving.json", to / outputs.OLD / "serving.json")
+    shutil.copytree(root / "other", to, dirs_exist_ok=True)
+    (to / outputs.NEW).mkdir()
+    os.rename(to / "serving.json", to / outputs.NEW / "serving.json")
+    hold = outputs._held
+
+    def completed(staging, url):
+        if staging == to / outputs.NEW and (staging / "serving.json").exists() and seen:
+            os.rename(staging / "serving.json", to / "serving.json")
+        return hold(staging, url)
+
+    seen = []
+    refuse = outputs.refuse_foreign
+    monkeypatch.setattr(outputs, "_held", completed)
+    monkeypatch.setattr(outputs, "refuse_foreign", lambda *a: seen.append(a) or refuse(*a))
+    (to / "golden.jsonl").unlink()
+    with pytest.raises(Failure, match="broken"), outputs.output_folder(str(to), GRAPH):
+        raise Failure("broken")
+    assert whole(to) == NEW
+
+
+def test_the_list_of_an_earlier_version_is_removed_after_its_files(root):
+    body = {"format": "tnctl files", "version": 1, "names": [*OLD], "of": GRAPH.text, "files": {}}
+    list_ = root / "graph" / ownership.LISTS[0]
+    for number in range(100):
+        for name, text in OLD.items():
+            generated_folders.put(root / "graph" / name, text)
+        generated_folders.put(list_, manifest.sealed(body))
+        fault = io_faults.Fault(str(root), "remove", number, "EIO")
+        with contextlib.suppress(Failure), io_faults.armed(fault):
+            ownership.remove(ownership.survey(str(root / "graph"), GRAPH))
+        assert not ownership.survey(str(root / "graph"), GRAPH).foreign, number
+        if not fault.happened:
+            break
+    assert number > 3 and not (root / "graph").exists()
 
 
 def test_a_file_that_came_meanwhile_stays(root):

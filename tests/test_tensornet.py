@@ -512,7 +512,7 @@ def test_empty_tables_from_python(folder, monkeypatch):
     monkeypatch.chdir(folder)
     run = tnctl.import_tensornet(tnctl.compose("mine.yaml", ["output=run"]), Path("tn"))
     assert (run.step, open_checkpoint(run.checkpoint).manifest.rows) == (1, 0)
-    with pytest.raises(UserError, match="takes a conf"):
+    with pytest.raises(UserError, match="give a conf"):
         tnctl.import_tensornet("mine.yaml", "tn")
 
 

@@ -20,7 +20,7 @@ from typing import IO
 from tnctl import files, ownership
 from tnctl.errors import Failure, UserError, refuse_if
 from tnctl.manifest import Inventory
-from tnctl.ownership import NEW, OLD, WORKING, WRITING, Format, Survey
+from tnctl.ownership import NEW, OLD, WRITING, Format, Survey
 from tnctl.progress import say
 
 CONTENT = "content"  # the name of a single file until it is whole
@@ -164,7 +164,7 @@ def refuse_foreign(folder: str, format: Format) -> Survey:
     """What tnctl wrote in a folder. Raises UserError when anything else is in it."""
     content = ownership.survey(folder, format)
     for name in content.foreign:
-        if name not in WORKING:
+        if name not in (NEW, OLD):
             raise ownership.foreign_file(folder, name)
     return content
 
@@ -176,7 +176,7 @@ def _refuse_new(folder: str, previous: Survey) -> None:
     """
     ownership.refuse_other(folder, previous.identity)
     for name, _ in ownership.contents(folder, previous.subfolders.__contains__):
-        if name not in {*previous.owned, *WORKING}:
+        if name not in {*previous.owned, NEW, OLD}:
             raise ownership.foreign_file(folder, name)
 
 
@@ -198,6 +198,9 @@ def _cleared(previous: Survey, format: Format, staging: str) -> Survey:
     inside = [files.join(previous.folder, name) for name in (NEW, OLD)]
     left = [_left_in(folder) for folder in {*inside, staging}]
     if format.manifest not in previous.owned:
+        # Again: after `previous`, and before this command held the folder, another may have ended.
+        previous = refuse_foreign(previous.folder, format)
+    if format.manifest not in previous.owned:
         ownership.remove(previous, itself=False)
         previous = dataclasses.replace(previous, owned=())
     for content in left:
@@ -210,6 +213,10 @@ def _beside(to: str, place: Path, format: Format) -> Iterator[Staging]:
     """A folder on this machine beside the output, or in it where it is a mount point."""
     check_folder(to)
     _restore(place)
+    for working in (place / NEW, place / OLD):
+        if os.path.lexists(working):
+            with _held(working, to):  # refuses what is no folder, and in which another process is
+                pass
     previous = refuse_foreign(str(place), format)
     inside = place.is_dir() and (os.path.ismount(place) or not os.access(place.parent, os.W_OK))
     staging = place / NEW if inside else _named_beside(place, NEW)

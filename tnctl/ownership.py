@@ -21,7 +21,6 @@ NEW = ".tnctl-new"  # the folder that an output is written into, beside its plac
 OLD = ".tnctl-old"  # the output that was in force, while its names are given to the new one
 # In an output on an object store that is not complete, and was empty before.
 WRITING = ".tnctl-writing"
-WORKING = (NEW, OLD, WRITING)
 # In which earlier versions had the names of the files that they wrote.
 LISTS = (".tnctl-files.json", ".tnctl-files-2.json", ".tnctl-predictions.json")
 LOG = "log.jsonl"  # the log of a run
@@ -190,7 +189,8 @@ def _surveyed(
     for name, content in contents(folder, enter):
         is_ours = content.kind == "file" and is_owned(name, content)
         (owned if is_ours else foreign).append(name)
-    owned.sort(key=lambda name: (order(name), name == WRITING, name))
+    # By the lists of an earlier version other files are known.
+    owned.sort(key=lambda name: (order(name), name in (WRITING, *LISTS), name))
     return Survey(folder, tuple(owned), tuple(sorted(foreign)), tuple(subfolders), surveyed)
 
 

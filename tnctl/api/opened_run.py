@@ -336,7 +336,7 @@ class Run:
             from tnctl.serving.graph import aot
             from tnctl.serving.graph.splitting import Linear, split
 
-            sizes = aot.sizes_of(str(sizes)) if sizes else ()
+            text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
             with waiting("splitting the graph"):
                 manifest = split(
                     self._checkpoint,
@@ -346,7 +346,7 @@ class Run:
                     frozen=frozen,
                     linear=choice("linear", linear, get_args(Linear)),
                     golden=golden,
-                    sizes=sizes,
+                    sizes=aot.sizes_of(text) if text or sizes == "" else (),
                     target_cpu=target_cpu or aot.TARGET_CPU,
                 )
             for name in (BY_SLOT, PACKED):

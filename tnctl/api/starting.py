@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from tnctl.api.calls import Url, in_one_line, text_of
 from tnctl.api.opened_run import Run
-from tnctl.errors import UserError, quoted
+from tnctl.api.training import given_conf
+from tnctl.errors import UserError
 from tnctl.model import quiet_tensorflow
 from tnctl.schema import Conf
 
@@ -44,8 +45,7 @@ def import_tensornet(
     `dense` and `tables` are the arguments of the command. Raises UserError for a conf whose rows or
     optimizers are others, Failure for damaged files.
     """
-    if not isinstance(conf, Conf):
-        raise UserError(f"import_tensornet takes a conf. Received: {quoted(repr(conf))}")
+    conf = given_conf(conf)
     quiet_tensorflow()
     from tnctl.checkpoint.chain import open_checkpoint
     from tnctl.tensornet.importing import import_tables

@@ -74,7 +74,7 @@ def split_graph(given: list[str]) -> int:
         frozen=arguments.flag(taken, "frozen"),
         linear=taken.get("linear", "sum"),
         golden=arguments.count(taken, "golden", 200),
-        sizes=taken.get("aot", ""),
+        sizes=taken.get("aot", ()),
         target_cpu=taken.get("target_cpu"),
     )
     return 0
