@@ -28,7 +28,8 @@ def open(
 
     `output` is the folder or URL of the run, `checkpoint` the folder or URL of one checkpoint; the
     run may be under way. The conf is the checkpoint's own, with `overrides`. The model is loaded
-    when it is first used. Raises UserError, and Failure when there is no such model or it is damaged.
+    when it is first used. Raises UserError, and Failure when there is no such model or it is
+    damaged.
     """
     given = overrides_of(overrides)
     refuse_if(
