@@ -11,9 +11,11 @@ class Tls(Section):
     """Mutual TLS between workers: each has a certificate that the authority has signed."""
 
     certificate: str | None = key(
-        None, "PEM file with the certificate of this worker, and those between it and the authority"
+        None, "PEM file with the certificate of this worker, and any between it and the authority"
     )
-    authority: str | None = key(None, "PEM file with the certificates that sign those of workers")
+    authority: str | None = key(
+        None, "PEM file with the certificates that sign the certificates of workers"
+    )
     name: str | None = key(
         None,
         "the name in the certificates of all workers (default: the host of its address)",
@@ -92,8 +94,8 @@ class Cluster(Section):
         0,
         0,
         63,
-        "backup workers: a step begins when all but so many workers have sent their gradients; "
-        "those of the others are dropped, and their batches trained again",
+        "backup workers: a step begins when all but N workers have sent their gradients; late "
+        "gradients are dropped, and their batches trained again",
     )
     wire: str = choice(
         "float32",

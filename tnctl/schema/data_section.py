@@ -111,7 +111,7 @@ class Data(Section):
         0,
         0,
         math.inf,
-        "rows that cannot be read are skipped and counted, up to so many in one pass (0: stop)",
+        "the most rows in a pass that cannot be read and are skipped (0: stop at the first one)",
     )
     skip_empty: bool = key(
         False, "pass over files without any byte, as Spark writes them for empty parts"
@@ -200,7 +200,7 @@ class Gate(Section):
 
     enabled: bool = key(True, "whether a day that looks broken is refused")
     days: int = number(
-        7, 1, 10_000, "how many of the last trained days a day is compared to", unit="days"
+        7, 1, 10_000, "the number of the last trained days that a day is compared to", unit="days"
     )
     coverage: float = number(
         0.2, 0, 1, "the most that a slot's coverage (share of examples with an id) may move"

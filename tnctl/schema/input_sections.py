@@ -53,7 +53,7 @@ class Slot(Section):
         None,
         1,
         2**63 - 1,
-        "modulo: how many ids there are; integer: ids from size on count as missing",
+        "modulo: the number of ids; integer: ids from size on count as missing",
         only_for=kinds_with("size"),
     )
     vocabulary: list[str] | None = key(
@@ -82,7 +82,7 @@ class Slot(Section):
         64,
         2,
         1_000_000,
-        "how many buckets the values are cut into",
+        "the number of buckets",
         only_for=kinds_with("buckets"),
     )
     missing: str = choice(
@@ -352,7 +352,7 @@ class Crosses(Section):
         "floats per embedding of these crosses (0: only a linear weight; default: embedding.width)",
     )
     size: int | None = number(
-        None, 1, 2**63 - 1, "how many ids each of them has, by ids=modulo (default: ids=hash)"
+        None, 1, 2**63 - 1, "the number of ids of each cross, by ids=modulo (default: ids=hash)"
     )
 
     def check(self) -> None:

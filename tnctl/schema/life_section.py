@@ -75,13 +75,13 @@ class Eviction(Section):
         None,
         1,
         2**40,
-        "a bound of each share group: beyond so many rows the least valuable go at once, down to "
-        "15/16",
+        "the most rows of each share group: above it the least valuable are removed at once, down "
+        "to 15/16",
     )
     bytes: int | None = number(
         None, 1024, 2**50, "the same bound in bytes of rows, without their index", unit="bytes"
     )
-    every_steps: int | None = number(None, 1, 2**31, "remove rows every so many steps too")
+    every_steps: int | None = number(None, 1, 2**31, "also remove rows every N steps")
 
     def check(self) -> None:
         refuse_if(

@@ -126,7 +126,7 @@ class Optimizer(Section):
         0.0,
         0,
         1_000_000,
-        "adds l2 * w to the gradient (λ/2 of the squared norm); of rows: those of the batch",
+        "adds l2 * w to the gradient (λ/2 of the squared norm); of rows: only in the batch",
     )
     weight_decay: float = number(
         0.0,

@@ -107,7 +107,7 @@ class Evaluation(Section):
         None,
         1,
         math.inf,
-        "evaluate on data.validation every so many steps too (default: after every epoch)",
+        "also evaluate on data.validation every N steps (default: only after every epoch)",
     )
     monitor: str = choice(
         "auc",
@@ -185,27 +185,27 @@ class Save(Section):
     """Checkpoints: when one is written, how, and which stay."""
 
     every_steps: int | None = number(
-        None, 1, math.inf, "a checkpoint every so many steps (default: not)"
+        None, 1, math.inf, "a checkpoint every N steps (default: none)"
     )
     every_minutes: float | None = number(
         30.0,
         0.01,
         100_000,
-        "a checkpoint when so many minutes have passed since the last one (null: not)",
+        "a checkpoint N minutes after the last one (null: none)",
         unit="minutes",
     )
     keep: int = number(
         3,
         0,
         math.inf,
-        "how many of the newest checkpoints stay, beside the best (evaluation.monitor) and those "
-        "that a delta is built on (0: all)",
+        "the number of newest checkpoints that stay, with the best (evaluation.monitor) and the "
+        "parents of deltas (0: all)",
     )
     full_every: int = number(
         1,
         1,
         1_000,
-        "every so many checkpoints is a full one, those between are deltas (1: all are full)",
+        "each Nth checkpoint is full, the others are deltas (1: all are full)",
     )
     compression: str = choice("none", ("none", "zstd"), "of rows: none or zstd")
     spool: str | None = key(
@@ -217,7 +217,7 @@ class Save(Section):
         30,
         1,
         100_000,
-        "how many days the keys of evicted rows are kept, for deltas of exports",
+        "the days for which the keys of evicted rows are kept, for deltas of exports",
         unit="days",
     )
 
@@ -249,7 +249,7 @@ class Warm(Section):
     dense: str = choice(
         "match",
         ("match", "fresh"),
-        "match: dense weights are loaded by name and shape, those of new inputs are reinitialised; "
+        "match: dense weights are loaded by name and shape, and reinitialised for new inputs; "
         "fresh: all are reinitialised",
     )
 
