@@ -339,10 +339,12 @@ class Source:
 
     def known_rows(self) -> int | None:
         """The number of rows where it costs little to know, else None."""
-        rows = self._known_rows_of_files()
-        if rows is None or not self._is_cut:
-            return rows
-        return self._cut.rows if isinstance(self._cut, LastCut) else None
+        if not self._is_cut:
+            return self._known_rows_of_files()
+        # By hash only the rows themselves tell how many there are: no footer is read for it.
+        is_counted = self.data.is_generated or self.reader.has_footer
+        cut = self._cut if is_counted else None
+        return cut.rows if isinstance(cut, LastCut) else None
 
     def _known_rows_of_files(self) -> int | None:
         """The rows of its files, of the split or not, where it costs little to know."""
