@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -295,6 +296,10 @@ def test_counts_of_rows(tmp_path):
         assert Source(by_rows, split).known_rows() is None
         assert count.low < count.estimate < count.high
         assert count.estimate == pytest.approx(ROWS * by_rows.data.share(split))
+    source = Source(by_rows, "train")
+    for url in source.files:
+        Path(url).unlink()
+    assert source.known_rows() is None  # without a look into any file
 
 
 def test_a_file_that_grows_moves_no_row_back_into_training(tmp_path):

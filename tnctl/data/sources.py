@@ -339,10 +339,11 @@ class Source:
 
     def known_rows(self) -> int | None:
         """The number of rows where it costs little to know, else None."""
-        rows = self._known_rows_of_files()
-        if rows is None or not self._is_cut:
-            return rows
-        return self._cut.rows if isinstance(self._cut, LastCut) else None
+        if not self._is_cut:
+            return self._known_rows_of_files()
+        # By hash only the rows themselves tell how many there are: no footer is read for it.
+        cut = self._cut if self.data.is_generated or self.reader.has_footer else None
+        return cut.rows if isinstance(cut, LastCut) else None
 
     def _known_rows_of_files(self) -> int | None:
         """The rows of its files, of the split or not, where it costs little to know."""
@@ -351,10 +352,8 @@ class Source:
             return end - first
         if isinstance(self.reader, PreparedReader):
             return self.reader.entry(self.split).rows
-        return self._rows_of_files if self.reader.has_footer else None
-
-    @cached_property
-    def _rows_of_files(self) -> int:
+        if not self.reader.has_footer:
+            return None
         return sum(map(sum, self._counts_of_files().values()))
 
     def count(self) -> RowCount | None:

@@ -57,7 +57,10 @@ LONGEST_REASON = 300  # characters of what Optuna, or a database, says
 NOT_COMPARED = {*run_folder.NOT_COMPARED, "data.test", "evaluation.test"}
 SECONDS_BETWEEN_LOOKS = 0.05
 # Optuna's states as the table shows them, the best trials first.
-STATES = {"COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "FAIL": "undefined"}
+STATES = {
+    "COMPLETE": "", "PRUNED": "stopped", "RUNNING": "unfinished", "WAITING": "unfinished",
+    "FAIL": "undefined",
+}  # fmt: skip
 FOLDER = re.compile(r"(trial|refit)-[0-9]{4,}")  # of a run of a search
 LONGEST_VALUE = 40  # characters of a value in the table
 
