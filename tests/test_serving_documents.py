@@ -117,6 +117,7 @@ WRONG = [
     ("graph", ("data", "delimiter"), ";;", "key 'data.delimiter'"),
     ("graph", ("data", "format"), "xml", "key 'data.format'"),
     ("graph", ("numeric", "price", "transform"), "exec", "key 'numeric.price.transform'"),
+    ("graph", ("numeric", "price", "width"), 0, "key 'numeric.price.width'"),
     ("graph", ("signatures", "packed", 0, "columns"), 2**60, "'signatures.packed.0.columns'"),
     ("graph", ("signatures", "by_slot", 0, "dtype"), "float64", "dtype"),
     ("graph", ("signatures", "by_slot", 0, "source"), "weights", "source"),

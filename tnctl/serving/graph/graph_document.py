@@ -166,7 +166,7 @@ class NumericInput:
     column: Text | None
     columns: Annotated[tuple[Text, ...], Field(min_length=1)] | None
     separator: Separator | None
-    width: Width
+    width: Annotated[Width, Field(ge=1)]
     default: Finite | None
     clip: Annotated[tuple[Finite | None, ...], Field(min_length=2, max_length=2)] | None
     transform: Literal["none", "log1p", "standardize"]
