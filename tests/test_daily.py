@@ -220,7 +220,7 @@ def test_one_day_is_named_where_only_one_will_do():
 )
 def test_hydra_takes_them_as_they_are(tmp_path, argument, expected):
     (tmp_path / "daily.yaml").write_text(DAILY)
-    _, overrides = arguments.part([argument, "output=run"], ())
+    _, overrides = arguments.part("train", [argument, "output=run"])
     if expected is None and "[" in argument:
         with pytest.raises(UserError, match="cannot read the argument"):
             compose.compose(tmp_path / "daily.yaml", overrides)
