@@ -140,7 +140,9 @@ def _recognised(column: Figures, context: Context) -> Column:
     if column.lengths is not None:
         return _list_of(column, None)
     if column.form == "boolean" and context.form.format == "jsonl":  # whose booleans are no ids
-        return _id_of(column, settings={"ids": "boundaries", "boundaries": [0.5]})
+        result = _id_of(column)
+        result.inputs[0].settings |= {"ids": "boundaries", "boundaries": [0.5]}
+        return result
     if column.form == "boolean" or column.name in context.form.ids:
         return _id_of(column)
     if is_unique and (is_text or _ascends(column)):
@@ -222,16 +224,16 @@ def _is_uneven(present: NDArray[np.float64]) -> bool:
     return bool(np.abs(spread - np.linspace(0, 1, len(values))).max() > 0.25)
 
 
-def _id_of(column: Figures, shown: str = "", settings: Mapping[str, Any] | None = None) -> Column:
+def _id_of(column: Figures, shown: str = "") -> Column:
     """A slot of ids: a row for each text or integer; of ids as floats a bucket for each."""
-    entries = dict(settings or {})
+    settings: dict[str, Any] = {}
     if column.form == "number":  # as pandas makes integers of a column with gaps
         buckets = min(MOST_BUCKETS, 2 * column.distinct + 2)
-        entries = {"ids": "quantiles", "buckets": buckets}
+        settings = {"ids": "quantiles", "buckets": buckets}
         shown += "Floats: write integers where there are more in all rows. "
     if column.missing:
-        entries["missing"] = "value"
-    slot = Input("slots", column.name, column.name, entries, shown + _coverage(column))
+        settings["missing"] = "value"
+    slot = Input("slots", column.name, column.name, settings, shown + _coverage(column))
     return Column(column, "id", [slot])
 
 
