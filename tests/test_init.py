@@ -172,6 +172,13 @@ def test_a_label_of_counts(tmp_path, most, above):
     assert any("above which number clicks counts as 1" in text for text in result.doubts)
 
 
+def test_booleans_of_json_with_gaps(tmp_path):
+    rows = [{"label": k % 2, "used": [True, False, None][k % 3]} for k in range(300)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = "  used: {missing: value, ids: boundaries, boundaries: [0.5]} "
+    assert line in first_conf([str(tmp_path / "a.jsonl")]).text
+
+
 def test_hostile_names_become_inputs(tmp_path):
     names = ["a b", "a_b", "class", "x", "${oc.env:HOME}", "9 lives", "", "a b", "é\x85\x1b[31m"]
     rows = [

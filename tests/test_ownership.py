@@ -478,8 +478,10 @@ def test_folders_made_for_what_fails_go(root):
     ("log", "is_run"),
     [
         (b"", True),
-        (b'{"eve', True),
-        (b'{"event": "step"}\n', True),
+        (b'{"event": "workers", "step": 0, "workers": 1}\n', True),
+        (b'{"event": "epoch", "epoch": 1, "step": 8}\n', True),
+        (b'{"event": "step"}\n', False),
+        (b'{"event": "signed in", "step": 1}\n', False),
         (b"mine", False),
         (b"{}", False),
     ],

@@ -24,7 +24,9 @@ WRITING = ".tnctl-writing"
 # In which earlier versions had the names of the files that they wrote.
 LISTS = (".tnctl-files.json", ".tnctl-files-2.json", ".tnctl-predictions.json")
 LOG = "log.jsonl"  # the log of a run
-FIRST_EVENT = b'{"event": "'
+FIRST_EVENT = re.compile(
+    rb'\{"event": "(workers|step|evaluation|epoch|day|stopped|failed|pruned)", "(step|epoch)": \d'
+)
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 Identity = tuple[int, int]  # device and inode
 
@@ -234,12 +236,13 @@ def _listed(folder: str, format: Format) -> Iterator[str]:
 
 
 def is_run(output: str) -> bool:
-    """Whether a folder has the log of a run: a file that begins with an event, or is empty."""
+    """Whether a folder has the log of a run: it begins with an event of training, or is empty."""
     url = files.join(output, LOG)
     if files.is_link(url) or not files.exists(url):
         return False
     with files.open_input(url) as stream:
-        return FIRST_EVENT.startswith(stream.read(len(FIRST_EVENT)))
+        head = stream.read(64)
+    return not head or FIRST_EVENT.match(head) is not None
 
 
 def foreign_file(folder: str, name: str) -> UserError:

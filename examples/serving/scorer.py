@@ -222,7 +222,7 @@ def scorer(graph, embeddings):
     """A function from rows to logits that has passed the golden rows."""
     import tensorflow as tf
 
-    is_redis = embeddings.startswith(("redis", "unix:"))
+    is_redis = embeddings.startswith(("redis://", "rediss://", "unix://"))
     row_of, golden = open_redis(embeddings) if is_redis else open_dictionaries(embeddings)
     serving = json.loads(Path(graph, "serving.json").read_text())
     values = Values(serving, row_of)

@@ -59,7 +59,7 @@ ASKED = "id or number? "
 
 
 @dataclass
-class Input:
+class ProposedInput:
     """An entry of `slots` or `numeric`: its settings, and what shows them."""
 
     section: str
@@ -75,7 +75,7 @@ class Column:
 
     figures: ColumnFigures
     kind: str
-    inputs: list[Input] = field(default_factory=list)
+    inputs: list[ProposedInput] = field(default_factory=list)
     remark: str = ""  # why it is no input
     warning: str = ""
     times: TimeForm | None = None
@@ -140,7 +140,9 @@ def _recognised(column: ColumnFigures, context: Context) -> Column:
     if column.lengths is not None:
         return _list_of(column, None)
     if column.form == "boolean" and context.form.format == "jsonl":  # whose booleans are no ids
-        return _id_of(column, settings={"ids": "boundaries", "boundaries": [0.5]})
+        result = _id_of(column)
+        result.inputs[0].settings |= {"ids": "boundaries", "boundaries": [0.5]}
+        return result
     if column.form == "boolean" or column.name in context.form.ids:
         return _id_of(column)
     if is_unique and (is_text or _ascends(column)):
@@ -222,18 +224,16 @@ def _is_uneven(present: NDArray[np.float64]) -> bool:
     return bool(np.abs(spread - np.linspace(0, 1, len(values))).max() > 0.25)
 
 
-def _id_of(
-    column: ColumnFigures, shown: str = "", settings: Mapping[str, Any] | None = None
-) -> Column:
+def _id_of(column: ColumnFigures, shown: str = "") -> Column:
     """A slot of ids: a row for each text or integer; of ids as floats a bucket for each."""
-    entries = dict(settings or {})
+    settings: dict[str, Any] = {}
     if column.form == "number":  # as pandas makes integers of a column with gaps
         buckets = min(MOST_BUCKETS, 2 * column.distinct + 2)
-        entries = {"ids": "quantiles", "buckets": buckets}
+        settings = {"ids": "quantiles", "buckets": buckets}
         shown += "Floats: write integers where there are more in all rows. "
     if column.missing:
-        entries["missing"] = "value"
-    slot = Input("slots", column.name, column.name, entries, shown + _coverage(column))
+        settings["missing"] = "value"
+    slot = ProposedInput("slots", column.name, column.name, settings, shown + _coverage(column))
     return Column(column, "id", [slot])
 
 
@@ -256,12 +256,12 @@ def _number_of(column: ColumnFigures, context: Context, shown: str = "") -> Colu
         buckets = max(FEWEST_BUCKETS, min(buckets, in_all // ROWS_WHERE_RARE))
     if buckets != BUCKETS:
         settings["buckets"] = buckets
-    inputs = [Input("slots", column.name, column.name, settings, shown)]
+    inputs = [ProposedInput("slots", column.name, column.name, settings, shown)]
     # Numbers with a long tail, standardized, are not of the scale of other inputs.
     if column.distinct > context.buckets and not _has_long_tail(values, counts):
         standardized = {"transform": "standardize"}
         name = f"{column.name}_number"
-        inputs.append(Input("numeric", name, column.name, standardized, shown))
+        inputs.append(ProposedInput("numeric", name, column.name, standardized, shown))
     return Column(column, "number", inputs)
 
 
@@ -287,7 +287,7 @@ def _list_of(column: ColumnFigures, separator: str | None) -> Column:
             return Column(column, "numbers", remark=remark)
         settings |= {"width": longest, "transform": "standardize"}
         shown = f"{longest} numbers in each row; {column.examples()}"
-        entry = Input("numeric", column.name, column.name, settings, shown)
+        entry = ProposedInput("numeric", column.name, column.name, settings, shown)
         return Column(column, "vector", [entry])
     if column.form == "boolean":
         return Column(column, "unsupported", remark="lists of true and false: write 0 and 1")
@@ -302,7 +302,9 @@ def _list_of(column: ColumnFigures, separator: str | None) -> Column:
         settings["missing"] = "value"
     mean = float(column.lengths.mean())
     shown = f"{mean:.1f} values in a row, at most {longest:,}; {_coverage(column)}"
-    return Column(column, "several", [Input("slots", column.name, column.name, settings, shown)])
+    return Column(
+        column, "several", [ProposedInput("slots", column.name, column.name, settings, shown)]
+    )
 
 
 def _is_padded(column: ColumnFigures, length: int) -> bool:

@@ -24,7 +24,7 @@ from tnctl.starting.column_kinds import (
     ChosenLabel,
     Column,
     Context,
-    Input,
+    ProposedInput,
     choose_label,
     kind_of,
 )
@@ -65,7 +65,7 @@ class FirstConf:
     label: ChosenLabel
     columns: dict[str, Column]
     data: Settings
-    inputs: list[Input]
+    inputs: list[ProposedInput]
     warnings: list[str]
     doubts: list[str]
     name: str  # of its file
@@ -216,7 +216,7 @@ def first_conf(
         column: kind_of(of, context) for column, of in measured.items() if column != chosen.column
     }
     inputs = [entry for column in columns.values() for entry in column.inputs]
-    inputs += [Input("slots", slot, "", *bag) for slot, bag in form.bags.items()]
+    inputs += [ProposedInput("slots", slot, "", *bag) for slot, bag in form.bags.items()]
     reasons = [f"{column}: {_remark_of(of)}" for column, of in columns.items()][:3]
     refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
     doubts = [*chosen.doubts, *named.left_out]
@@ -364,7 +364,7 @@ def line(text: str, comment: str) -> str:
     return f"{text:{COMMENT_AT}}  # {comment}"
 
 
-def _settings(entry: Input, name: str) -> dict[str, Any]:
+def _settings(entry: ProposedInput, name: str) -> dict[str, Any]:
     return ({} if entry.column in ("", name) else {"column": entry.column}) | entry.settings
 
 
