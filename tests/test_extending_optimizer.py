@@ -38,9 +38,9 @@ STEPS = """\
 import json, sys
 import numpy as np
 from tnctl import documents, schema
-from tnctl.checkpoint.document import Optimizer as Saved
+from tnctl.checkpoint.document import OptimizerEntry as Saved
 from tnctl.model.layout import table_optimizer
-from tnctl.tables import DenseTable, Initial, Pool, Segment, SlotPlan, SparseTable, Workspace
+from tnctl.tables import DenseTable, InitialWeights, Pool, Segment, SlotPlan, SparseTable, Workspace
 
 settings, gradients = json.loads(sys.argv[1])
 gradients = np.array(gradients, np.float32)
@@ -50,7 +50,7 @@ conf = schema.from_values({
 optimizer = table_optimizer(schema.Optimizer(name="lion", **settings), conf)
 pool = Pool(1)
 table = SparseTable([Segment("embedding", 3, "concat", optimizer)], 3, pool)
-table.add_group(0, "slot", [Initial("zeros", 0.0)])
+table.add_group(0, "slot", [InitialWeights("zeros", 0.0)])
 workspace = Workspace(table, [SlotPlan(0, "sum", 0)])
 dense = DenseTable([3], optimizer, pool)
 dense.weights[0][:] = 0
