@@ -1,10 +1,11 @@
-"""A cluster whose workers are threads of the test's process: frames go from node to node."""
+"""A cluster whose workers are threads of the test's process: calls go from node to node."""
 
 import contextlib
 import csv
 import itertools
 import threading
 from collections import Counter
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from functools import partial
 from unittest import mock
 
@@ -15,7 +16,8 @@ from tnctl.checkpoint import rows
 from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-from tnctl.cluster.transport import frames
+from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.workers import share
 from tnctl.cluster.workers.follower import Follower
 from tnctl.cluster.workers.server import RowServer
@@ -24,22 +26,50 @@ from tnctl.training.run import train
 
 
 def cluster(workers, transport=None, servers=0):
-    """The nodes of a cluster, with a transport between them that has `start` and `send`."""
-    nodes = []
+    """The nodes of a cluster, with a transport between them that has `start` and `call`."""
+    nodes, transport = [], transport or Transport()
 
-    def send(rank, peer, frame):
-        if transport is None:
-            nodes[peer].receive(frames.parse(frame.to_bytes()))
-        else:
-            transport.send(rank, peer, frame)
+    def fail_others(rank, problem):
+        for node in nodes:
+            if node.rank != rank:
+                node.end(problem.error())
 
     nodes += [
-        Node(rank, workers, 1, partial(send, rank), servers=servers)
+        Node(rank, workers, 1, partial(transport.call, rank), partial(fail_others, rank), servers)
         for rank in range(workers + servers)
     ]
-    if transport is not None:
-        transport.start(nodes)
+    transport.start(nodes)
     return nodes
+
+
+class Transport:
+    """Calls of nodes to each other, each of which a thread brings."""
+
+    def start(self, nodes):
+        self.nodes, self.threads = nodes, ThreadPoolExecutor(64)
+
+    def call(self, caller, peer, envelope, body):
+        """Answer a call by the node of the peer, from a copy of its body."""
+        reply = Future()
+        content = bytes(body)
+        self.threads.submit(self.deliver, caller, peer, envelope.to_bytes(), content, reply)
+        return reply
+
+    def deliver(self, caller, peer, envelope, body, reply):
+        try:
+            answer = self.nodes[peer].answer(caller, Envelope.parse(envelope), body)
+        except FrameError as error:
+            if not reply.done():
+                reply.set_exception(error)
+            return
+        answer.add_done_callback(lambda answer: self.answered(reply, bytes(answer.result())))
+
+    def answered(self, reply, body):
+        with contextlib.suppress(InvalidStateError):
+            reply.set_result(Reply(body))
+
+    def close(self):
+        self.threads.shutdown(wait=False)
 
 
 _one_at_a_time = threading.RLock()
@@ -115,5 +145,3 @@ def following(conf, workers, transport=None):
             thread.join(5)
         if transport is not None:
             transport.close()
-        for node in nodes:
-            node.close()

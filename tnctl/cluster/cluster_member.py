@@ -1,4 +1,4 @@
-"""One process of a cluster: listens, joins the others, exchanges frames with them, and leaves."""
+"""One process of a cluster: listens, joins the others, exchanges calls with them, and leaves."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -33,8 +34,9 @@ from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import Frame, FrameError, Kind, parse
-from tnctl.cluster.transport.streams import Endpoint
+from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.once import Envelope, Reply
+from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.cluster.worker_errors import (
     is_unexpected,
     of_worker,
@@ -46,7 +48,7 @@ from tnctl.schema import Conf
 
 SECONDS_TO_LEAVE = 2.0
 SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
-FLUSHED = 0.2  # seconds in which the last frames are sent
+FLUSHED = 0.2  # seconds in which the last replies are sent
 
 
 class Member:
@@ -59,15 +61,22 @@ class Member:
         self._supervised, self._timeout = supervised, conf.cluster.timeout
         self._patience = Patience(conf.cluster.patience)
         self._command = assignment.task["command"]
-        self._generation = 0
+        self.process = secrets.token_hex(8)
+        self._others = others(self.rank, self.membership.size)
+        self._lock = threading.Lock()
         self._node: Node | None = None
         self._liveness: Liveness | None = None
-        self._lock = threading.Lock()
+        self._change = threading.Condition()  # of what follows
+        self._welcome: Welcome | None = None
         self._connected: set[int] = set()
+        self._left: set[int] = set()  # those that have finished
+        self._joining: list[Future[Body]] = []  # of those that wait for the welcome
+        self._staying: list[Future[Body]] = []  # of those that wait for the end of this process
+        self._farewell: bytes | None = None  # what they are told
         self._addresses: dict[int, str] = {}  # of the others, as far as they are known
-        self._change = threading.Condition()
         self._is_leaving = False
         self._refusals = Refusals()
+        self._is_listening = threading.Event()
         listens_on, host = self._host()
         encryption = certificates.read(conf.tls)
         if encryption is None and self.rank == 0 and not addresses.is_loopback(listens_on):
@@ -75,21 +84,20 @@ class Member:
         digests = digests_of(
             conf, runs_recipe=runs_recipe and assignment.task.get("runs_recipe", True)
         )
-        self._welcome: Welcome | None = None
-        # Where the address is known before, others connect at once: callbacks wait for the roster.
-        with self._lock:
-            self._endpoint = self._listen(listens_on, encryption)
-            self._hello = Hello(
-                token=assignment.token,
-                version=__version__,
-                rank=self.rank,
-                workers=self.membership.workers,
-                servers=self.membership.servers,
-                address=assignment.reached_at or str(HostPort(host, self._endpoint.port)),
-                digests=digests,
-                process=secrets.token_hex(8),
-            )
-            self._roster = Roster(self._hello, secrets.randbits(63) + 1)
+        self._endpoint = self._listen(listens_on, encryption)
+        self._hello = Hello(
+            token=assignment.token,
+            version=__version__,
+            rank=self.rank,
+            workers=self.membership.workers,
+            servers=self.membership.servers,
+            address=assignment.reached_at or str(HostPort(host, self._endpoint.port)),
+            digests=digests,
+            process=self.process,
+        )
+        self._roster = Roster(self._hello, secrets.randbits(63) + 1)
+        # Where the address is known before, others call at once.
+        self._is_listening.set()
 
     # ---- Joining -----------------------------------------------------------------
 
@@ -108,27 +116,30 @@ class Member:
                 )
             else:
                 self._addresses[0] = address
-                self._endpoint.connect(0, address)
+                self._endpoint.connect(0, address, self._say_hello)
         self._wait(lambda: self._welcome is not None)
         assert self._welcome is not None
         self._addresses = dict(enumerate(self._welcome.addresses))
-        for peer in range(1, self.rank):
-            self._endpoint.connect(peer, self._welcome.addresses[peer])
-        peers = others(self.rank, self.membership.size)
-        self._wait(lambda: self._connected >= peers)
-        with self._lock:
-            self._generation = int(self._welcome.generation, 16)
-            self._liveness = Liveness(
-                self.rank, peers, self._timeout, time.monotonic(), self.membership,
-                _seconds_of_threads,
-            )  # fmt: skip
-            self._node = Node(
-                self.rank, self.membership.workers, self._generation, self._send,
-                self._endpoint.is_sending, self.membership.servers,
-            )  # fmt: skip
-            self._node.on_machine = self._welcome.on_machine_of(self.rank, self.membership.writers)
-        threading.Thread(target=self._live, name="tnctl-heartbeat", daemon=True).start()
-        return self._node
+        for peer in self._others - self._connected:
+            connected = partial(self._on_connected, peer)
+            self._endpoint.connect(peer, self._welcome.addresses[peer], connected)
+        self._wait(lambda: self._connected >= self._others)
+        generation = int(self._welcome.generation, 16)
+        liveness = Liveness(
+            self.rank, self._timeout, time.monotonic(), self.membership, _seconds_of_threads
+        )
+        node = Node(
+            self.rank, self.membership.workers, generation, self._call, self._fail_others,
+            self.membership.servers,
+        )  # fmt: skip
+        node.on_machine = self._welcome.on_machine_of(self.rank, self.membership.writers)
+        with self._change:
+            self._liveness, self._node = liveness, node
+            self._change.notify_all()
+        for peer in self._others:
+            self._watch(peer, generation)
+        threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
+        return node
 
     def _listen(self, host: str, encryption: Certificates | None) -> Endpoint:
         """The endpoint, which listens; waits for an address that another process still has."""
@@ -139,12 +150,9 @@ class Member:
             assignment.token,
             self.rank,
             self.membership.size,
-            on_frame=self._on_frame,
-            on_connected=self._on_connected,
-            on_lost=self._on_lost,
-            on_stranger=self._on_stranger,
-            certificates=encryption,
-            timeout=self._timeout,
+            self,
+            encryption,
+            self._timeout,
         )
         if not assignment.port:
             return listen()
@@ -159,6 +167,23 @@ class Member:
         except OSError as error:
             self._lose(f"the address of worker 0, {assignment.rank_0}: {error.strerror}")
             raise
+
+    def _say_hello(self, process: str) -> None:
+        """Another rank than 0, connected to rank 0: join, and wait for the welcome."""
+        with self._change:
+            self._connected.add(0)
+        reply = self._endpoint.call(0, "Join", to_body(self._hello))
+
+        def take(reply: "Future[Reply]") -> None:
+            try:
+                body = reply.result().body
+                if self._farewell_of(body):
+                    return
+                self._take(parse_welcome(body, self._hello))
+            except (CallRefused, FrameError) as error:
+                self._lose(f"{self._name(0)} does not welcome this process: {error}")
+
+        reply.add_done_callback(take)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         with self._change:
@@ -195,107 +220,97 @@ class Member:
             self._welcome = welcome or self._welcome
             self._change.notify_all()
 
-    def _on_hello(self, peer: int, frame: Frame) -> None:
-        """Rank 0: a worker joins. Raises GenerationOver when another process had its rank."""
+    def _farewell_of(self, body: Body) -> bool:
+        """Whether a reply is a problem that ends this process, which has no node yet."""
         try:
-            if self._roster.join(frame.body) != peer:
+            problem = parse_problem(body)
+        except FrameError:
+            return False
+        say(f"tnctl {self._command}: {problem.message}")
+        os._exit(problem.exit_code)
+
+    # ---- Calls of others -----------------------------------------------------------
+
+    def joined(self, peer: int, body: bytes) -> "Future[Body]":
+        """Rank 0: another process joins."""
+        self._is_listening.wait()
+        reply: Future[Body] = Future()
+        try:
+            if self._roster.join(body) != peer:
                 raise NotWelcome(f"{self._name(peer)} says that it is another one")
         except NotWelcome as error:
             if self._node is not None:  # it cannot harm those that train
                 raise FrameError(str(error)) from error
             self._fail_all(f"refused {self._name(peer)}: {error}")
         except StartedAgain as error:
-            with self._lock:
-                if self._liveness is None:
-                    raise GenerationOver(str(error)) from error
-                self._liveness.lost(peer)
-                self._liveness.check(time.monotonic())
-        welcome = self._roster.welcome()
+            if (liveness := self._liveness) is None:
+                self._lose(str(error))
+            else:
+                with self._lock:
+                    liveness.lost(peer)
+                self._check()
+        with self._change:
+            self._joining.append(reply)
+            welcome = self._roster.welcome()
         if welcome is not None:
-            answer = Frame(Kind.WELCOME, self._roster.generation, 0, body=to_body(welcome))
-            for rank in range(1, self.membership.size):
-                # A thread that reads must not wait until there is room to send.
-                self._endpoint.send(rank, [answer.header(), memoryview(answer.body)], urgent=True)
+            content = to_body(welcome)
+            for future in self._joining:
+                if not future.done():
+                    future.set_result(content)
             self._take(welcome)
+        return reply
 
     def _fail_all(self, message: str) -> None:
         """Rank 0: end, before all are welcome, with all workers that are connected."""
         say(message)
-        fatal = Frame(
-            Kind.FATAL, self._roster.generation, 0, body=to_body(Problem(f"worker 0 has {message}"))
-        )
-        for rank in sorted(self._connected):
-            self._endpoint.send(rank, [fatal.header(), memoryview(fatal.body)], urgent=True)
+        problem = to_body(Problem(f"worker 0 has {message}"))
+        with self._change:
+            joining, self._joining = self._joining, []
+        for reply in joining:
+            reply.set_result(problem)
         time.sleep(FLUSHED)
         os._exit(1)
 
-    # ---- Callbacks of connections ----------------------------------------------------
-
-    def _on_frame(self, peer: int, content: memoryview) -> None:
-        with self._lock:
-            node, liveness = self._node, self._liveness
-        try:
-            frame = self._parsed(peer, content, node)
-            if frame is None:
-                return
-            if frame.kind is Kind.HELLO and self.rank == 0:
-                self._on_hello(peer, frame)
-                return
-            if node is None or liveness is None:
-                if frame.kind is Kind.WELCOME and peer == 0:
-                    self._take(parse_welcome(frame.body, self._hello))
-                elif frame.kind is Kind.FATAL and peer == 0:
-                    problem = parse_problem(frame.body)
-                    say(f"tnctl {self._command}: {problem.message}")
-                    os._exit(problem.exit_code)
-                return
-            with self._lock:
-                liveness.accept(frame, peer, self._generation, time.monotonic())
-            if frame.kind is Kind.GOODBYE:
-                with self._change:
-                    self._connected.discard(peer)
-                    self._change.notify_all()
+    def stayed(self, peer: int, envelope: Envelope) -> "Future[Body]":
+        """Another process wants to know when this one ends."""
+        self._generation_of(peer, envelope)
+        reply: Future[Body] = Future()
+        with self._change:
+            if self._farewell is not None:
+                reply.set_result(self._farewell)
             else:
-                node.receive(frame)
-        except FrameError as error:
-            self._refuse(f"a frame of {self._name(peer)}", str(error))
-        except GenerationOver as error:
-            self._lose(str(error))
+                self._staying.append(reply)
+        return reply
 
-    def _parsed(self, peer: int, content: memoryview, node: Node | None) -> Frame | None:
+    def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
+        """Another process makes a numbered call."""
+        if envelope.caller != peer:
+            raise FrameError(f"it calls as {self._name(envelope.caller)}")
+        node = self._generation_of(peer, envelope)
+        self._check()
         try:
-            return parse(content)
+            return node.answer(peer, envelope, body)
         except FrameError as error:
-            if node is None:
-                raise
-            # Sent again it would be the same: without an end the training would wait for it.
-            node.fail(FrameError(f"a frame of {self._name(peer)} is wrong: {error}"))
-            return None
+            # Made again it would be the same: without an end the training would wait for it.
+            node.fail(FrameError(f"a message of {self._name(peer)} is wrong: {error}"))
+            raise
 
-    def _on_connected(self, peer: int) -> None:
-        with self._lock:
-            node, liveness = self._node, self._liveness
-            if liveness is not None:
-                liveness.connected(peer)
-        if node is not None:
-            node.connected(peer)
-        elif peer == 0:
-            hello = Frame(Kind.HELLO, 0, self.rank, body=to_body(self._hello))
-            self._endpoint.send(0, [hello.header(), memoryview(hello.body)], urgent=True)
+    def _generation_of(self, peer: int, envelope: Envelope) -> Node:
+        """The node of this generation, once it is there. Refuses calls of another generation."""
         with self._change:
-            self._connected.add(peer)
-            self._change.notify_all()
+            self._change.wait_for(lambda: self._node is not None)
+        assert self._node is not None
+        if envelope.generation != self._node.generation:
+            raise CallRefused(f"{self._name(self.rank)} is of another generation")
+        return self._node
 
-    def _on_lost(self, peer: int, reason: str) -> None:
-        with self._lock:
-            if self._liveness is not None:
-                self._liveness.disconnected(peer, time.monotonic(), reason)
-        with self._change:
-            self._connected.discard(peer)
-            self._change.notify_all()
-
-    def _on_stranger(self, address: str, reason: str) -> None:
+    def on_stranger(self, address: str, reason: str) -> None:
+        """A call without the token, or of no peer, was refused."""
         self._refuse(f"a connection from {quoted(address)}", reason)
+
+    def on_refused(self, peer: int, reason: str) -> None:
+        """A call of a peer was refused since it is wrong."""
+        self._refuse(f"a message of {self._name(peer)}", reason)
 
     def _refuse(self, what: str, reason: str) -> None:
         with self._lock:
@@ -303,29 +318,68 @@ class Member:
         if line is not None:
             say(line)
 
-    # ---- While the generation lives ----------------------------------------------------
+    # ---- While the generation lives ------------------------------------------------
 
-    def _send(self, peer: int, frame: Frame) -> None:
+    def _call(self, peer: int, envelope: Envelope, body: Body) -> "Future[Reply]":
+        self._check()
+        reply = self._endpoint.call(peer, "Call", body, envelope.to_bytes())
+        reply.add_done_callback(self._lose_if_refused)
+        return reply
+
+    def _lose_if_refused(self, reply: "Future[Reply]") -> None:
+        if (error := reply.exception()) is not None:
+            self._lose(str(error))
+
+    def _watch(self, peer: int, generation: int) -> None:
+        """Notice when the connection to a peer breaks, and when the peer ends."""
+        assert self._liveness is not None and self._welcome is not None
+        liveness, expected = self._liveness, self._welcome.processes[peer]
+
+        def lost(reason: str) -> None:
+            with self._lock:
+                liveness.disconnected(peer, time.monotonic(), reason)
+
+        def connected(process: str) -> None:
+            with self._lock:
+                liveness.connected(peer)
+                if process != expected:
+                    liveness.lost(peer)
+
+        def ended(farewell: bytes) -> None:
+            with self._change:
+                self._left.add(peer)
+                self._change.notify_all()
+            with self._lock:
+                liveness.left(peer)
+            if farewell and self._node is not None:
+                self._node.end(parse_problem(farewell).error())
+
+        envelope = Envelope(generation, self.rank, Kind.READ, 1, (1,))
+        self._endpoint.watch(peer, envelope.to_bytes(), lost, connected, ended)
+
+    def _on_connected(self, peer: int, _: str) -> None:
+        with self._change:
+            self._connected.add(peer)
+            self._change.notify_all()
+
+    def _check(self) -> None:
+        """Before anything is sent or answered. The process ends when the generation is over."""
         assert self._liveness is not None
         try:
             with self._lock:
                 self._liveness.check(time.monotonic())
         except GenerationOver as error:
             self._lose(str(error))
-        urgent = frame.kind is Kind.HEARTBEAT
-        self._endpoint.send(peer, [frame.header(), memoryview(frame.body)], urgent=urgent)
 
     def _live(self) -> None:
-        """Send heartbeats, and see whether all others are alive; takes no table's lock."""
-        assert self._liveness is not None and self._node is not None
+        """See whether this process and all others are alive; takes no table's lock."""
+        assert self._liveness is not None
         while not self._is_leaving:
             try:
                 with self._lock:
                     self._liveness.tick(time.monotonic())
             except GenerationOver as error:
                 self._lose(str(error))
-            for peer, frame in self._node.heartbeats().items():
-                self._send(peer, frame)
             time.sleep(self._liveness.interval)
 
     def _lose(self, reason: str) -> None:
@@ -335,12 +389,24 @@ class Member:
                 print(f"{self._name(self.rank)}: {reason}", file=sys.stderr, flush=True)
             os._exit(LOST)
 
+    # ---- The end ---------------------------------------------------------------------
+
     def fail(self, error: BaseException) -> None:
         """Report to the others what ends this worker, which is about to exit."""
         assert self._node is not None
         self._node.fail(error)
-        self._node.close(SECONDS_TO_LEAVE)
         time.sleep(FLUSHED)
+
+    def _fail_others(self, problem: Problem) -> None:
+        self._say_farewell(to_body(problem))
+
+    def _say_farewell(self, farewell: bytes) -> None:
+        with self._change:
+            self._farewell = farewell
+            staying, self._staying = self._staying, []
+        for reply in staying:
+            if not reply.done():
+                reply.set_result(farewell)
 
     def end_with_thread(self, raised: threading.ExceptHookArgs) -> None:
         """End the process when a thread has ended by an exception, which nothing else notices."""
@@ -356,12 +422,10 @@ class Member:
 
     def leave(self) -> None:
         """End in peace: the run is finished, and the others know it."""
-        goodbye = Frame(Kind.GOODBYE, self._generation, self.rank)
-        for peer in others(self.rank, self.membership.size):
-            self._send(peer, goodbye)
+        self._say_farewell(b"")
         with self._change:
             # Whoever ends first must not be taken for lost by others that still end.
-            self._change.wait_for(lambda: not self._connected, SECONDS_TO_LEAVE)
+            self._change.wait_for(lambda: self._left >= self._others, SECONDS_TO_LEAVE)
         self._is_leaving = True
         time.sleep(FLUSHED)
         self._endpoint.close()

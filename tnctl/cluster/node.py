@@ -1,53 +1,49 @@
 """A worker process among the others: what they request of it, and what it requests of them.
 
-One thread runs the protocol: it takes frames and requests from a queue, one at a time, and is the
-only one that touches the sessions and the tables that this worker owns. The main thread trains; it
-waits for replies as the results of futures, and runs the commands of rank 0.
+Each request is a call that runs once (transport/once.py). Exchanges, reads and notices are run by
+the thread that brings them, one at a time, since only one may touch the tables that this process
+owns; whoever waits for a reply waits for a future. The main thread trains, and runs the commands of
+rank 0. It also runs its own exchanges, unless rows are read ahead: then a thread does beside it.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from tnctl.cluster.joining.members import parse_problem, problem_of, to_body
+from tnctl.cluster.joining.members import Problem, problem_of
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.commands import Command, encode, name_of
 from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.owners.owner import Owner
-from tnctl.cluster.transport.frames import (
-    BODY_LIMITS,
-    HEADER_BYTES,
-    MOST_HELD,
-    NOTICES,
-    REQUESTS,
-    Body,
-    Frame,
-    Kind,
-)
-from tnctl.cluster.transport.session import Client, Request, Server
+from tnctl.cluster.transport.frames import BODY_LIMITS, NOTICES, Body, Kind
+from tnctl.cluster.transport.once import Answers, Calls, Envelope, Reply
 from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
 from tnctl.errors import Failure, UserError
 
 # Bytes there and back, below which an exchange shows the network's delay, not its speed.
 LEAST_TIMED = 1 << 16
-Send = Callable[[int, Frame], None]
+SECONDS_BETWEEN_LOOKS = 0.5  # whether this process has failed, while an earlier call is missing
 Respond = Callable[[Body], None]
-AnyOwner = Owner | AsyncOwner[Respond]
+AnyOwner = Owner | AsyncOwner["Future[Body]"]
+
+
+Call = Callable[[int, Envelope, Body], "Future[Reply]"]
 
 
 class Node:
     """The requests of one worker to the others and to itself, and theirs to it.
 
-    `send` takes a frame for another worker, and may wait until there is room for it; `is_sending`
-    says whether frames for a worker wait. `servers` are dedicated servers, which have the ranks
-    behind the workers. `owner_seconds` (of answering exchanges), `sent_bytes`,
-    `received_bytes` and `network_seconds` (in which an exchange and its reply were on the way
-    between machines, the mean over the others) are sums, which other threads may read. `commands`
-    receives each command of rank 0 with what takes its reply, and None when this worker has failed.
+    `call` makes a numbered call to another process, and `fail_others` ends all of them. `servers`
+    are dedicated servers, which have the ranks behind the workers. `owner_seconds` (of answering
+    exchanges), `sent_bytes`, `received_bytes` and `network_seconds` (in which an exchange and its
+    reply were on the way between machines, the mean over the others) are sums, which other threads
+    may read. `commands` receives each command of rank 0 with what takes its reply, and None when
+    this worker has failed.
     """
 
     def __init__(
@@ -55,8 +51,8 @@ class Node:
         rank: int,
         workers: int,
         generation: int,
-        send: Send,
-        is_sending: Callable[[int], bool] = lambda _: False,
+        call: Call,
+        fail_others: Callable[[Problem], None],
         servers: int = 0,
     ) -> None:
         self.rank, self.workers, self.generation = rank, workers, generation
@@ -65,45 +61,78 @@ class Node:
         """how many of the workers are on this machine"""
         self.commands: SimpleQueue[Any] = SimpleQueue()
         self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
-        self._transmit, self._is_sending = send, is_sending
+        self._call, self._fail_others = call, fail_others
         self.owner_seconds = self.network_seconds = 0.0
         self.sent_bytes = self.received_bytes = 0
-        self._owner: AnyOwner | None = None
         others = [peer for peer in range(self.membership.size) if peer != rank]
-        self._clients = {peer: Client(generation, rank) for peer in others}
-        self._servers = {peer: Server(generation, rank) for peer in others}
-        self._heartbeats = {peer: client.heartbeat() for peer, client in self._clients.items()}
-        self._futures: dict[tuple[int, int], Future[Body]] = {}
-        self._local: set[Future[Body]] = set()
-        self._exchanged_at: dict[tuple[int, int], tuple[float, int]] = {}  # and its bytes
+        self._lock = threading.Lock()  # of what follows
+        self._calls = {peer: Calls(generation, rank) for peer in others}
+        self._unanswered: set[Future[Body]] = set()
         self._exchange_with: set[int] = set()
-        self._exchanging: dict[int, Respond] = {}  # what takes the reply of each worker's exchange
-        self._early: list[tuple[int, Request, Respond]] = []  # before the owner is there
         self._error: UserError | None = None
-        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tnctl-node", daemon=True)
-        self._thread.start()
+        # By peer: the calls that it made, which are run in their order.
+        self._answers = {peer: Answers() for peer in others}
+        self._turns = {peer: threading.Condition() for peer in others}
+        self._owning = threading.Lock()  # of what follows
+        self._owner: AnyOwner | None = None
+        self._exchanging: dict[int, Future[Body]] = {}
+        self._early: list[tuple[int, Kind, Body, Future[Body]]] = []  # before the owner is there
+        self._beside: ThreadPoolExecutor | None = None  # runs this worker's own exchanges
 
-    # ---- Called by any thread ------------------------------------------------------
-
-    def serve_owner(self, owner: AnyOwner | None) -> None:
-        """From now on exchanges and reads are answered by `owner`; without one they wait for it."""
-        self._inbox.put(lambda: self._start_owning(owner))
-
-    def route(self, names: Iterable[str], to: "SimpleQueue[tuple[bytes, Respond]]") -> None:
-        """Put the commands of these names into another queue than `commands`."""
-        self._routes |= dict.fromkeys(names, to)
+    # ---- Requests of this process --------------------------------------------------
 
     def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
         """Send a request to a worker; the reply is the result of the future, or its exception.
 
-        Raises Failure for a body that is larger than a frame may be.
+        The body must not be changed until then. Raises Failure for one that is too large.
         """
         if rank != self.rank:
             self._check_size(kind, body)
         future: Future[Body] = Future()
-        self._inbox.put(lambda: self._request(rank, kind, body, future))
+        with self._lock:
+            if self._error is not None:
+                future.set_exception(self._error)
+                return future
+            self._unanswered.add(future)
+            if rank != self.rank:
+                envelope = self._calls[rank].envelope(kind)
+                self.sent_bytes += len(body)
+        if rank != self.rank:
+            sent = time.perf_counter()
+            self._call(rank, envelope, body).add_done_callback(
+                lambda reply: self._take(rank, envelope, len(body), sent, reply, future)
+            )
+        elif self._beside is None:
+            self._start(rank, kind, body, future)
+        else:
+            self._beside.submit(self._start, rank, kind, body, future)
         return future
+
+    def _take(
+        self, rank: int, envelope: Envelope, sent_bytes: int, sent: float,
+        reply: "Future[Reply]", future: "Future[Body]",
+    ) -> None:  # fmt: skip
+        """Take the reply to a request."""
+        seconds = time.perf_counter() - sent
+        if (error := reply.exception()) is not None:
+            self.fail(Failure(f"{self.membership.name(rank)} refuses a message: {error}"))
+            return
+        received = reply.result()
+        with self._lock:
+            self._calls[rank].answered(envelope.number)
+            self.received_bytes += len(received.body)
+            if envelope.kind is Kind.EXCHANGE and self.on_machine <= len(self._calls):
+                self._exchange_with.add(rank)
+                if sent_bytes + len(received.body) >= LEAST_TIMED:
+                    on_the_way = max(seconds - received.held, 0.0)
+                    self.network_seconds += on_the_way / len(self._exchange_with)
+        self._settle(future, received.body)
+
+    def _settle(self, future: "Future[Body]", reply: Body) -> None:
+        with self._lock:
+            self._unanswered.discard(future)
+        with contextlib.suppress(InvalidStateError):  # this worker has failed meanwhile
+            future.set_result(reply)
 
     def command(self, rank: int, command: Command) -> "Future[Body]":
         """Send a command to a worker."""
@@ -121,191 +150,103 @@ class Node:
         """Send a command of rank 0 to those that own rows, beside itself."""
         return [self.command(rank, command) for rank in self.membership.writers if rank]
 
-    def totals(self) -> tuple[float, float, float]:
-        """Seconds of answering exchanges, and bytes sent and received, since the start."""
-        return self.owner_seconds, float(self.sent_bytes), float(self.received_bytes)
+    # ---- Requests of others --------------------------------------------------------
 
-    def receive(self, frame: Frame) -> None:
-        """Take a frame that another worker of this generation has sent."""
-        arrived = time.perf_counter()
-        self._inbox.put(lambda: self._receive(frame, arrived))
+    def serve_owner(self, owner: AnyOwner | None, *, beside: bool = False) -> None:
+        """From now on exchanges and reads are answered by `owner`; without one they wait for it.
 
-    def connected(self, peer: int) -> None:
-        """A connection to a worker is made, or made again."""
-        self._inbox.put(lambda: self._connected(peer))
-
-    def fail(self, error: BaseException) -> UserError:
-        """Report what was raised here to the others, which it ends; what ends this worker.
-
-        It is an error that names the worker, unless another one was reported before.
+        With `beside` a thread runs those of this worker itself while its main thread computes.
         """
-        failure = self._named(error)
-        self._inbox.put(lambda: self._fail(failure))
-        return failure
+        if beside and self._beside is None:
+            self._beside = ThreadPoolExecutor(1, "tnctl-owner")
+        with self._owning:
+            self._owner = owner
+            early, self._early = (self._early, []) if owner is not None else ([], self._early)
+        for request in early:
+            self._start(*request)
 
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """A UserError that the block raises names this worker, unless it is of another one."""
+    def route(self, names: Iterable[str], to: "SimpleQueue[tuple[bytes, Respond]]") -> None:
+        """Put the commands of these names into another queue than `commands`."""
+        self._routes |= dict.fromkeys(names, to)
+
+    def answer(self, peer: int, envelope: Envelope, body: Body) -> "Future[Body]":
+        """Run a call of another process, unless it is a call that was run before; its reply.
+
+        Waits for the calls that the process has made before. Raises FrameError.
+        """
+        answers, turn = self._answers[peer], self._turns[peer]
+        with turn:
+            while self._error is None and answers.is_early(envelope):
+                turn.wait(SECONDS_BETWEEN_LOOKS)
+            if self._error is not None:
+                return Future()  # nobody waits for it any more
+            reply, is_new = answers.admit(envelope)
+            if is_new:
+                self.received_bytes += len(body)
+                self._start(peer, envelope.kind, body, reply)
+                turn.notify_all()
+        return reply
+
+    def _start(self, peer: int, kind: Kind, body: Body, reply: "Future[Body]") -> None:
+        """Run a request, which may be answered later."""
         try:
-            yield
-        except UserError as error:
-            raise self._named(error) from error.__cause__
+            if kind is Kind.COMMAND:
+                content = bytes(body)
+                queue = self._routes.get(name_of(content), self.commands)
+                queue.put((content, lambda answer: self._reply(peer, reply, answer)))
+            else:
+                self._own(peer, kind, body, reply)
+        except Exception as error:
+            if is_unexpected(error):
+                show_traceback(error)
+            self.fail(error)
 
-    def end_with_others(self) -> None:
-        """Raise what has ended another worker, after which nothing that this one does counts."""
-        if self.error is not None:
-            raise self.error
-
-    def close(self, seconds: float | None = None) -> None:
-        """End the thread after what is in its queue; wait for that, so long at most."""
-        self._inbox.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(seconds)
-
-    def heartbeats(self) -> dict[int, Frame]:
-        """A heartbeat for each of the other workers."""
-        return dict(self._heartbeats)
-
-    # ---- In the thread of the protocol -----------------------------------------------
-
-    def _run(self) -> None:
-        while (action := self._inbox.get()) is not None:
-            try:
-                action()
-            except UserError as error:
-                self._fail(error)
-            except Exception as error:
-                if is_unexpected(error):
-                    show_traceback(error)
-                self._fail(of_worker(self.rank, error, self.membership))
-
-    def _named(self, error: BaseException) -> UserError:
-        if isinstance(error, UserError) and error is self._error:
-            return error
-        return of_worker(self.rank, error, self.membership)
-
-    def _start_owning(self, owner: AnyOwner | None) -> None:
-        self._owner = owner
-        if self._error is not None:
-            return
-        early, self._early = ([], self._early) if owner is None else (self._early, [])
-        for peer, request, respond in early:
-            self._answer(peer, request, respond)
-
-    def _request(self, rank: int, kind: Kind, body: Body, future: "Future[Body]") -> None:
-        if self._error is not None:
-            future.set_exception(self._error)
-        elif rank == self.rank:
-            self._local.add(future)
-
-            def respond(reply: Body) -> None:
-                self._local.discard(future)
-                future.set_result(reply)
-
-            self._answer(rank, Request(0, kind, body), respond)
-        else:
-            frame = self._clients[rank].request(kind, body)
-            self._futures[rank, frame.number] = future
-            self._heartbeats[rank] = self._clients[rank].heartbeat()
-            if kind is Kind.EXCHANGE:
-                self._exchanged_at[rank, frame.number] = time.perf_counter(), len(body)
-            self._send(rank, frame)
-
-    def _send(self, peer: int, frame: Frame) -> None:
-        self.sent_bytes += HEADER_BYTES + len(frame.body)
-        self._transmit(peer, frame)
-
-    def _receive(self, frame: Frame, arrived: float) -> None:
-        peer = frame.sender
-        self.received_bytes += HEADER_BYTES + len(frame.body)
-        if self._error is not None:
-            return  # nobody waits for it any more
-        if frame.kind in REQUESTS:
-            received = self._servers[peer].receive(frame)
-            if isinstance(received, Frame):
-                self._send(peer, received)
-            elif received is not None:
-                request = received
-                self._answer(
-                    peer, request, lambda reply: self._reply(peer, request, reply, arrived)
-                )
-        elif frame.kind is Kind.REPLY:
-            if self._clients[peer].receive(frame):
-                self._heartbeats[peer] = self._clients[peer].heartbeat()
-                self._add_network_time(frame, arrived)
-                self._futures.pop((peer, frame.number)).set_result(frame.body)
-        elif frame.kind is Kind.RESEND:
-            # A large frame takes longer than heartbeats, by which the peer takes it for lost.
-            if not self._is_sending(peer):
-                for unanswered in self._clients[peer].unanswered(frame.number):
-                    self._send(peer, unanswered)
-        elif frame.kind is Kind.HEARTBEAT:
-            is_sending = self._is_sending(peer)
-            for missed in self._servers[peer].heartbeat(frame, is_sending=is_sending):
-                self._send(peer, missed)
-        elif frame.kind is Kind.FATAL:
-            self._end(parse_problem(frame.body).error())
-
-    def _add_network_time(self, reply: Frame, arrived: float) -> None:
-        """Take in how long an exchange and its reply were on the way: not held by the owner."""
-        exchange = self._exchanged_at.pop((reply.sender, reply.number), None)
-        if exchange is None or self.on_machine > len(self._clients):
-            return
-        sent, sent_bytes = exchange
-        self._exchange_with.add(reply.sender)
-        if sent_bytes + len(reply.body) >= LEAST_TIMED:
-            seconds = max(arrived - sent - reply.held / 1e6, 0.0)
-            self.network_seconds += seconds / len(self._exchange_with)
-
-    def _connected(self, peer: int) -> None:
-        for unanswered in self._clients[peer].unanswered():
-            self._send(peer, unanswered)
-
-    def _answer(self, peer: int, request: Request, respond: Respond) -> None:
-        if request.kind is Kind.COMMAND:
-            body = bytes(request.body)
-            self._routes.get(name_of(body), self.commands).put((body, respond))
-        elif self._owner is None:
-            self._early.append((peer, request, respond))
-        elif request.kind is Kind.READ:
-            respond(self._owner.read(peer, request.body))
-        else:
-            started = time.perf_counter()
-            answers = self._exchange(self._owner, peer, request, respond)
-            self.owner_seconds += time.perf_counter() - started
-            for respond_to, reply in answers:
-                respond_to(reply)
+    def _own(self, peer: int, kind: Kind, body: Body, reply: "Future[Body]") -> None:
+        """Let the owner take an exchange, a notice or a read, and answer what can be answered."""
+        with self._owning:
+            if self._owner is None:
+                self._early.append((peer, kind, body, reply))
+                return
+            if kind is Kind.READ:
+                answers: Sequence[tuple[Future[Body], Body]] = [
+                    (reply, self._owner.read(peer, body))
+                ]
+            else:
+                started = time.perf_counter()
+                answers = self._exchange(self._owner, peer, kind, body, reply)
+                self.owner_seconds += time.perf_counter() - started
+        for to, content in answers:
+            self._reply(peer, to, content)
 
     def _exchange(
-        self, owner: AnyOwner, peer: int, request: Request, respond: Respond
-    ) -> Sequence[tuple[Respond, Body]]:
-        """Give an exchange to the owner; what takes each reply that can be given now, and it."""
+        self, owner: AnyOwner, peer: int, kind: Kind, body: Body, reply: "Future[Body]"
+    ) -> "Sequence[tuple[Future[Body], Body]]":
+        """Give an exchange or a notice to the owner; the replies that can be given now."""
         if isinstance(owner, AsyncOwner):
-            return owner.exchange(peer, request.body, respond)
-        if request.kind in NOTICES:
-            replies = owner.notice(peer, request.kind, request.body)
-            respond(b"")
+            return owner.exchange(peer, body, reply)
+        if kind in NOTICES:
+            replies = owner.notice(peer, kind, body)
+            answers: list[tuple[Future[Body], Body]] = [(reply, b"")]
         else:
-            self._exchanging[peer] = respond
-            replies = owner.exchange(peer, request.body)
+            self._exchanging[peer] = reply
+            replies, answers = owner.exchange(peer, body), []
+        answers += [
+            (self._exchanging.pop(rank), answer)
+            for rank, answer in enumerate(replies)
+            if answer is not None
+        ]
+        # Before another thread may have notices of a later step.
         for notice in owner.take_notices():
             for other in self.membership.owners:
                 if other != self.rank:
-                    self._request(other, notice.kind, notice.body, Future())
-        return [
-            (self._exchanging.pop(rank), reply)
-            for rank, reply in enumerate(replies)
-            if reply is not None
-        ]
+                    self.request(other, notice.kind, notice.body)
+        return answers
 
-    def _reply(self, peer: int, request: Request, reply: Body, arrived: float) -> None:
-        # Replies of commands come from the main thread.
-        if threading.current_thread() is self._thread:
-            self._check_size(Kind.REPLY, reply)
-            held = min(round((time.perf_counter() - arrived) * 1e6), MOST_HELD)
-            self._send(peer, self._servers[peer].reply(request.number, reply, held))
-        else:
-            self._inbox.put(lambda: self._reply(peer, request, reply, arrived))
+    def _reply(self, peer: int, reply: "Future[Body]", content: Body) -> None:
+        if peer != self.rank:
+            self._check_size(Kind.REPLY, content)
+            self.sent_bytes += len(content)
+        self._settle(reply, content)
 
     def _check_size(self, kind: Kind, body: Body) -> None:
         if len(body) > BODY_LIMITS[kind]:
@@ -316,25 +257,54 @@ class Node:
                 "train.batch_size"
             )
 
-    def _fail(self, error: UserError) -> None:
-        if self._error is None:
-            body = to_body(problem_of(error))
-            for peer in self._clients:
-                self._send(peer, Frame(Kind.FATAL, self.generation, self.rank, body=body))
-        self._end(error)
+    def totals(self) -> tuple[float, float, float]:
+        """Seconds of answering exchanges, and bytes sent and received, since the start."""
+        return self.owner_seconds, float(self.sent_bytes), float(self.received_bytes)
 
-    def _end(self, error: UserError) -> None:
-        """From now on nothing is requested any more, and whoever waits gets the error."""
-        if self._error is not None:
-            return
-        self._error = error
-        for future in [*self._futures.values(), *self._local]:
-            future.set_exception(error)
-        self._futures.clear()
-        self._local.clear()
-        self.commands.put(None)
+    # ---- Errors --------------------------------------------------------------------
 
     @property
     def error(self) -> UserError | None:
         """What has ended this worker, or another one."""
         return self._error
+
+    def fail(self, error: BaseException) -> UserError:
+        """Report what was raised here to the others, which it ends; what ends this worker.
+
+        It is an error that names the worker, unless another one was reported before.
+        """
+        failure = self._named(error)
+        if self._error is None:
+            self._fail_others(problem_of(failure))
+        self.end(failure)
+        return failure
+
+    def end(self, error: UserError) -> None:
+        """From now on nothing is requested any more, and whoever waits gets the error."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            waiting, self._unanswered = self._unanswered, set()
+        for future in waiting:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)
+        self.commands.put(None)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """A UserError that the block raises names this worker, unless it is of another one."""
+        try:
+            yield
+        except UserError as error:
+            raise self._named(error) from error.__cause__
+
+    def _named(self, error: BaseException) -> UserError:
+        if isinstance(error, UserError) and error is self._error:
+            return error
+        return of_worker(self.rank, error, self.membership)
+
+    def end_with_others(self) -> None:
+        """Raise what has ended another worker, after which nothing that this one does counts."""
+        if self._error is not None:
+            raise self._error

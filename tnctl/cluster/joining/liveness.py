@@ -1,8 +1,8 @@
-"""Which workers of a generation are alive, as one of them sees it.
+"""Which processes of a generation are alive, as one of them sees it.
 
-A generation ends with the first process or connection that is lost, for all workers: each ends
+A generation ends with the first process or connection that is lost, for all: each process ends
 with exit code `assignment.LOST`, its supervisor starts it again, and rank 0 names another
-generation. Frames of other generations are refused, so what an old process still sends changes
+generation. Calls of other generations are refused, so what an old process still sends changes
 nothing.
 """
 
@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
-from tnctl.cluster.transport.frames import Frame, FrameError, Kind
 
-# Of the timeout: a process that is not heard for so long, and whose connection broke, is lost.
+# Of the timeout: a process that was stopped for so long counts as lost.
 SILENCE = 0.8
 
 
@@ -22,19 +21,15 @@ class GenerationOver(Exception):
 
 @dataclass
 class Liveness:
-    """Which workers are alive, as one of them sees it: heard, connected, and itself not asleep.
+    """Which processes are alive: each is connected, and this one was not stopped.
 
-    All times are shares of `timeout`, the seconds within which a loss is noticed: heartbeats every
-    tenth, silence of 8 tenths or a connection that is away for 6 tenths end the generation. The
-    rest is for the way and for the process to end. Whoever sends or writes asks `check` before.
-
-    Silence counts only at the beginning, and where the connection broke since the peer was heard
-    last. While heartbeats wait for a busy interpreter or machine, gRPC's own threads still answer
-    pings. The connection of a process that is stopped, or cut off, breaks within 6 tenths.
+    All times are shares of `timeout`, the seconds within which a loss is noticed. gRPC ends the
+    connection of a process that is stopped or cut off within 3 tenths; one that is away for 5
+    tenths ends the generation. The rest is for the way and for the process to end. Whoever sends
+    or writes asks `check` before.
     """
 
     rank: int
-    peers: frozenset[int]
     timeout: float
     now: float
     """when the generation began"""
@@ -45,34 +40,29 @@ class Liveness:
     _ticked: float = 0.0
     _ran: dict[int, float] = field(default_factory=dict)
     """at the last tick"""
-    _heard: dict[int, float] = field(default_factory=dict)
     _disconnected: dict[int, tuple[float, str]] = field(default_factory=dict)
     """since when, and why"""
-    _broken: set[int] = field(default_factory=set)
-    """which were not heard in this generation, or whose connection broke since then"""
     _left: set[int] = field(default_factory=set)
     _reason: str | None = None
 
     def __post_init__(self) -> None:
         self._own = self._ticked = self.now
         self._ran = self.ran()
-        self._heard = dict.fromkeys(self.peers, self.now)
-        self._broken = set(self.peers)  # an address may be that of a process of another generation
 
     @property
     def interval(self) -> float:
-        """Seconds between heartbeats."""
+        """Seconds between ticks."""
         return self.timeout * 0.1
 
     @property
     def silence(self) -> float:
-        """Seconds after which a process that is not heard is lost."""
+        """Seconds after which a process that was stopped is lost."""
         return self.timeout * SILENCE
 
     @property
     def window(self) -> float:
         """Seconds within which a connection that broke must be made again."""
-        return self.timeout * 0.6
+        return self.timeout * 0.5
 
     def check(self, now: float) -> None:
         """Before anything is sent or written. Raises GenerationOver."""
@@ -90,53 +80,35 @@ class Liveness:
         """At each interval: this process lives, and so must the others. Raises GenerationOver."""
         self.check(now)
         self._ticked, self._ran = now, self.ran()
-        for rank, heard in self._heard.items():
-            if rank in self._left:
-                continue
-            if rank in self._broken and now - heard >= self.silence:
-                self._end(f"{self._name(rank)} has been silent for {now - heard:.1f} s")
-            since, reason = self._disconnected.get(rank, (now, ""))
+        for rank, (since, reason) in self._disconnected.items():
             if now - since >= self.window:
-                name = self._name(rank)
+                name = self.membership.name(rank)
                 self._end(f"{name} could not be reached for {now - since:.1f} s: {reason}")
         self.check(now)
 
-    def accept(self, frame: Frame, peer: int, generation: int, now: float) -> None:
-        """Check whether a frame on the connection of a peer is of it and of this generation.
-
-        Raises FrameError for another, which changes nothing, and GenerationOver.
-        """
-        self.check(now)
-        if frame.generation != generation:
-            raise FrameError(f"{self._name(peer)} sends a frame of another generation")
-        if frame.sender != peer or peer not in self.peers:
-            raise FrameError(f"{self._name(peer)} sends a frame as {self._name(frame.sender)}")
-        self._heard[peer] = max(self._heard[peer], now)
-        self._broken.discard(peer)
-        if frame.kind is Kind.GOODBYE:
-            self._left.add(peer)
-
     def disconnected(self, peer: int, now: float, reason: str) -> None:
         """The connection to a peer broke. The first time counts until it is there again."""
-        self._disconnected.setdefault(peer, (now, reason))
-        self._broken.add(peer)
+        if peer not in self._left:
+            self._disconnected.setdefault(peer, (now, reason))
 
     def connected(self, peer: int) -> None:
         """The connection to a peer is there again."""
         self._disconnected.pop(peer, None)
 
+    def left(self, peer: int) -> None:
+        """A peer has finished, and its end is no loss."""
+        self._left.add(peer)
+        self._disconnected.pop(peer, None)
+
     def lost(self, peer: int) -> None:
         """A peer is known to have ended, for another process has taken its rank."""
         if peer not in self._left:
-            self._end(f"{self._name(peer)} has ended")
+            self._end(f"{self.membership.name(peer)} has ended")
 
     def _longest_run(self) -> float:
         """Seconds since the last tick for which one thread ran or waited for a CPU, at most."""
         ran = self.ran().items()
         return max((now - self._ran.get(thread, now) for thread, now in ran), default=0.0)
-
-    def _name(self, rank: int) -> str:
-        return self.membership.name(rank)
 
     def _end(self, reason: str) -> None:
         self._reason = self._reason or reason

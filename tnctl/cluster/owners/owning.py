@@ -4,10 +4,11 @@ Imports no TensorFlow: dedicated servers own in the same way as workers.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import shapes
-from tnctl.cluster.node import AnyOwner, Node, Respond
+from tnctl.cluster.node import AnyOwner, Node
 from tnctl.cluster.owners.async_owned import AsyncOwnedPart
 from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.owners.owned import OwnedPart
@@ -63,11 +64,11 @@ def sync_owner(
 
 def async_owner(
     cluster: Cluster, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
-) -> tuple[AsyncOwnedPart, AsyncOwner[Respond]]:
+) -> tuple[AsyncOwnedPart, AsyncOwner[Any]]:
     """The same in the mode `async`."""
     number = node.membership.owners.index(node.rank)
     owned = AsyncOwnedPart(model, node.rank, node.workers, steps, moving, node.servers)
-    owner: AsyncOwner[Respond] = AsyncOwner(
+    owner: AsyncOwner[Any] = AsyncOwner(
         shapes(model, node.workers, moving, node.servers)[number],
         node.workers,
         owned,

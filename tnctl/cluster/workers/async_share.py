@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
+from typing import Any
 
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.work import COMPUTING, READING
@@ -32,7 +33,7 @@ class AsyncShare(Share):
         model, node = self.model, self.node
         self.parameters = AsyncParameters(model, node, self.main_label)
         self.parameters.steps = self.parameters.clock = steps
-        self.async_owner: AsyncOwner[Respond] | None = None
+        self.async_owner: AsyncOwner[Any] | None = None
         # Of a worker that answers no exchanges: what rank 0 says to it instead.
         self._drains: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
         self._trainings = self._drained = 0
@@ -46,7 +47,7 @@ class AsyncShare(Share):
         if self.async_owner is None:
             node.route({"drain"}, self._drains)
         else:
-            node.serve_owner(self.async_owner)
+            node.serve_owner(self.async_owner, beside=True)
 
     @property
     def is_draining(self) -> bool:
