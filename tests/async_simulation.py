@@ -17,7 +17,7 @@ from cluster_simulation import World
 
 from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.messages.replies import Owned, new_read, parse_read_reply, parse_reply
-from tnctl.cluster.owners.async_owner import AsyncOwner
+from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.transport.frames import Kind
 
 
@@ -96,7 +96,7 @@ class AsyncProcess(Process):
     """A worker: requests two batches ahead, and takes units as it needs them."""
 
     def new_owner(self):
-        return AsyncOwner(
+        return Arrivals(
             self.shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
             self.world.warmup_steps,
         )  # fmt: skip

@@ -112,10 +112,6 @@ class OwnedState:
     def steps(self):
         return self.state.steps
 
-    def push(self, pulled, pushes, rate):
-        self.reduce(pulled, pushes, rate)
-        self.apply(pushes, 1.0)
-
     def reduce(self, pulled, pushes, rate):
         assert rate == 1
         self.pushes = pushes

@@ -24,7 +24,7 @@ from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
 from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import NOTICES, REQUESTS, Frame, FrameError, Kind, parse
 from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
 
@@ -254,7 +254,7 @@ class Process:
 
     def new_owner(self):
         clip_norm = CLIP_NORM * self.world.data.clips
-        return Owner(
+        return Barrier(
             self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
             self.world.backup, len(self.owners),
         )  # fmt: skip

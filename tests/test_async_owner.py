@@ -6,7 +6,7 @@ import pytest
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.owners.async_owner import AsyncOwner
+from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.errors import Failure
 
@@ -63,7 +63,7 @@ def sent(number, pushed=(), pulled=(), **flags):
 
 def owner_of(workers, staleness=None, warmup_steps=0):
     """An owner that rank 0 has let begin."""
-    owner = AsyncOwner(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
+    owner = Arrivals(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
     assert [handle for handle, _ in owner.exchange(0, sent(0, rate_factor=0.5), "begin")] == [
         "begin"
     ]
@@ -189,7 +189,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     [(_, body)] = owner.exchange(0, sent(1, pause=True, has_next=False), "pause")
     assert replies.parse_reply(SHAPE, sizes([]), body).steps == 2 and owner.is_paused
     owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
-    with pytest.raises(FrameError, match="worker 1 sent an exchange while training pauses"):
+    with pytest.raises(FrameError, match="worker 1: it sent an exchange while training pauses"):
         owner.exchange(1, sent(1, [], [4]), "h")
     owner.exchange(0, sent(1, [], [4]), "i")  # all count from 1 again
     assert not owner.is_paused and not owner.is_draining
@@ -201,7 +201,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     (2, sent(0, [4]), "worker 2: an exchange pushes 1 keys of 2 rows, pulled were 0"),
     (2, sent(0, pause=True), "worker 2: an exchange pauses the training, which rank 0 decides"),
     (2, sent(0, drain=True), "worker 2: an exchange pauses the training, which rank 0 decides"),
-    (0, sent(1, [], [4], pause=True), "worker 0: an exchange pauses the training while batches"),
+    (0, sent(1, [], [4], pause=True), "worker 0: an exchange pauses and pulls 2 rows"),
     (1, b"", "worker 1: an exchange has 0 bytes"),
 ])  # fmt: skip
 def test_a_message_that_does_not_fit_names_the_worker(rank, body, words):

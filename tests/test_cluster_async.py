@@ -18,8 +18,8 @@ from test_cluster import conf_of, digest_of
 from tnctl import schema
 from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.owners.async_owned import AsyncOwnedPart
-from tnctl.cluster.owners.async_owner import AsyncOwner
+from tnctl.cluster.owners.owned import ArrivingPart
+from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.rank_0 import async_workers
 from tnctl.cluster.workers import share
 from tnctl.cluster.workers.async_share import AsyncShare
@@ -55,7 +55,7 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.pushes, self.shares, self.leased, self.ahead = {}, {}, Counter(), Counter()
-        push, pause, released = AsyncOwnedPart.push_one, AsyncOwnedPart.pause, AsyncOwner._released
+        push, pause, released = ArrivingPart.push_one, ArrivingPart.pause, Arrivals._released
         join, lease = AsyncShare._join, Leases.next
 
         def push_one(owned, *arguments):
@@ -83,10 +83,10 @@ class Seen:
             self.leased[threading.current_thread().name] += unit is not None
             return unit
 
-        monkeypatch.setattr(AsyncOwnedPart, "push_one", push_one)
-        monkeypatch.setattr(AsyncOwnedPart, "pause", pause_and_count)
+        monkeypatch.setattr(ArrivingPart, "push_one", push_one)
+        monkeypatch.setattr(ArrivingPart, "pause", pause_and_count)
         monkeypatch.setattr(AsyncShare, "_join", note_share)
-        monkeypatch.setattr(AsyncOwner, "_released", look)
+        monkeypatch.setattr(Arrivals, "_released", look)
         monkeypatch.setattr(Leases, "next", next_unit)
 
     def check_clocks(self, workers, steps):

@@ -11,7 +11,7 @@ from cluster_model import OwnedState, shape_of
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl.cluster.messages.participants import new_participants, parse_participants
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import FrameError, Kind
 from tnctl.cluster.workers.share import Share
 
@@ -31,7 +31,7 @@ def test_participants_that_cannot_be_are_refused(body, words):
 
 
 def test_a_notice_that_is_not_expected_is_refused():
-    owner = Owner(shape_of(1), 3, OwnedState(), 1, 0.0, 1)
+    owner = Barrier(shape_of(1), 3, OwnedState(), 1, 0.0, 1)
     for rank, step in ((2, 1), (0, 2)):
         with pytest.raises(FrameError, match=f"owner {rank} names workers of step {step}"):
             owner.notice(rank, Kind.PARTICIPANTS, new_participants(step, [0, 1]))

@@ -79,9 +79,9 @@ def test_a_slow_network_is_measured(last_figures, mode):
 def test_owners_that_are_slow_are_not_the_network(last_figures, monkeypatch):
     exchange = Owner.exchange
 
-    def slowly(self, rank, body):
+    def slowly(self, *arguments):
         time.sleep(0.02)
-        return exchange(self, rank, body)
+        return exchange(self, *arguments)
 
     monkeypatch.setattr(Owner, "exchange", slowly)
     workers = last_figures(SlowTransport(1e9))

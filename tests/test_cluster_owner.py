@@ -6,7 +6,7 @@ import pytest
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.errors import Failure
 
@@ -20,14 +20,18 @@ class SumsOfGradients:
         self.steps, self.rows, self.dense, self.rates = 0, {}, np.zeros(1, np.float32), []
         self.fails = False
 
-    def push(self, pulled, pushes, rate):
+    def reduce(self, pulled, _, rate):
         if self.fails:
             raise Failure("the disk is full")
-        for keys, push in zip(pulled, pushes, strict=True):
+        self.pulled = pulled
+        self.rates.append(rate)
+
+    def apply(self, pushes, scale):
+        assert scale == 1
+        for keys, push in zip(self.pulled, pushes, strict=True):
             for id_, total in zip(keys[0].ids.tolist(), push.tables[0].sums[:, 0], strict=True):
                 self.rows[id_] += total
             self.dense += push.dense.sum()
-        self.rates.append(rate)
         self.steps += 1
 
     def pull(self, keys, replies):
@@ -57,14 +61,19 @@ def sent(step, pushed=(), pulled=(), rank=0, **flags):
     return body
 
 
+def exchange(owner, rank, body):
+    """The replies that can be given now, in rank order."""
+    return [answer for _, answer in sorted(owner.exchange(rank, body, rank))]
+
+
 def received(ids, body):
     return replies.parse_reply(TABLE, Sizes(2 * len(ids), (len(ids),)), body)
 
 
 def test_a_step_begins_when_all_workers_are_there():
-    owner = Owner(TABLE, 2, SumsOfGradients())
-    assert owner.exchange(1, sent(1, pulled=[6, 7], rank=1)) == []
-    first, second = owner.exchange(0, sent(1, pulled=[5, 6], has_next=True, rate_factor=0.5))
+    owner = Barrier(TABLE, 2, SumsOfGradients())
+    assert exchange(owner, 1, sent(1, pulled=[6, 7], rank=1)) == []
+    first, second = exchange(owner, 0, sent(1, pulled=[5, 6], has_next=True, rate_factor=0.5))
     assert owner.is_open and owner.parameters.steps == 0
     reply = received([5, 6], first)
     assert (reply.paused, reply.any_next, reply.rows, reply.owned) == (
@@ -76,8 +85,8 @@ def test_a_step_begins_when_all_workers_are_there():
     assert reply.tables[0].waits.tolist() == [1, 1]
     assert received([6, 7], second).tables[0].waits.tolist() == [2, 2]
     # Of step 2, and with the gradients of step 1.
-    assert owner.exchange(0, sent(2, [5, 6], [6], rate_factor=0.25)) == []
-    first, second = owner.exchange(1, sent(2, [6, 7], [], rank=1, rate_factor=9))
+    assert exchange(owner, 0, sent(2, [5, 6], [6], rate_factor=0.25)) == []
+    first, second = exchange(owner, 1, sent(2, [6, 7], [], rank=1, rate_factor=9))
     assert received([6], first).tables[0].rows.tolist() == [[2]]
     assert received([6], first).dense.tolist() == [20]
     assert not received([6], first).any_next
@@ -86,13 +95,13 @@ def test_a_step_begins_when_all_workers_are_there():
 
 
 def test_a_pause_pushes_and_pulls_nothing():
-    owner = Owner(TABLE, 2, SumsOfGradients())
-    owner.exchange(0, sent(1, pulled=[5]))
-    owner.exchange(1, sent(1, pulled=[6]))
+    owner = Barrier(TABLE, 2, SumsOfGradients())
+    exchange(owner, 0, sent(1, pulled=[5]))
+    exchange(owner, 1, sent(1, pulled=[6]))
     with pytest.raises(FrameError, match="worker 1 reads during step 1"):
         owner.read(1, replies.new_read(TABLE, [1], dense=True)[0])
-    owner.exchange(1, sent(2, [6], [8, 9], has_next=True))
-    answers = owner.exchange(0, sent(2, [5], pause=True))
+    exchange(owner, 1, sent(2, [6], [8, 9], has_next=True))
+    answers = exchange(owner, 0, sent(2, [5], pause=True))
     for answer, ids in zip(answers, ([], [8, 9]), strict=True):
         reply = received(ids, answer)
         assert (reply.paused, reply.rows, reply.any_next) == (True, 0, False)
@@ -103,17 +112,17 @@ def test_a_pause_pushes_and_pulls_nothing():
     reply = replies.parse_read_reply(TABLE, [2], True, owner.read(1, body))
     assert reply.tables[0].tolist() == [[1], [0]] and reply.dense.tolist() == [20]
     # Sent again, without the push.
-    owner.exchange(1, sent(2, pulled=[8, 9], has_next=True))
-    [first, _] = owner.exchange(0, sent(2))
+    exchange(owner, 1, sent(2, pulled=[8, 9], has_next=True))
+    [first, _] = exchange(owner, 0, sent(2))
     assert received([], first).any_next and received([], first).rows == 4
     assert owner.parameters.steps == 1 and sorted(owner.parameters.rows) == [5, 6, 8, 9]
 
 
 def test_a_step_of_no_rows_is_none():
-    owner = Owner(TABLE, 1, SumsOfGradients())
-    [answer] = owner.exchange(0, sent(1))
+    owner = Barrier(TABLE, 1, SumsOfGradients())
+    [answer] = exchange(owner, 0, sent(1))
     assert received([], answer).rows == 0 and not owner.is_open
-    [answer] = owner.exchange(0, sent(1, pulled=[4]))
+    [answer] = exchange(owner, 0, sent(1, pulled=[4]))
     assert received([4], answer).rows == 2 and owner.parameters.steps == 0
 
 
@@ -126,23 +135,23 @@ def test_a_step_of_no_rows_is_none():
         (0, sent(1, drain=True), "worker 0: an exchange drains the training, which is for"),
         (0, sent(1, pulled=[4], pause=True), "worker 0: an exchange pauses and pulls 2 rows"),
         (1, sent(1, pushed=[4]), "worker 1: an exchange pushes 1 keys of 2 rows, pulled were 0"),
-        (2, sent(1), "worker 2 sent two exchanges of step 1"),
+        (2, sent(1), "worker 2: it sent two exchanges of step 1"),
         (1, b"", "worker 1: an exchange has 0 bytes, the least is 48"),
     ],
 )
 def test_an_exchange_that_does_not_fit_names_the_worker(rank, body, words):
-    owner = Owner(TABLE, 3, SumsOfGradients())
-    owner.exchange(2, sent(1, pulled=[4]))
+    owner = Barrier(TABLE, 3, SumsOfGradients())
+    exchange(owner, 2, sent(1, pulled=[4]))
     with pytest.raises(FrameError, match=words):
-        owner.exchange(rank, body)
+        exchange(owner, rank, body)
     assert owner.parameters.rows == {}
 
 
 def test_a_gradient_that_is_nan_names_the_worker_and_the_step():
-    owner = Owner(TABLE, 1, SumsOfGradients())
-    owner.exchange(0, sent(1, pulled=[4]))
+    owner = Barrier(TABLE, 1, SumsOfGradients())
+    exchange(owner, 0, sent(1, pulled=[4]))
     body, written = new_exchange(TABLE, 2, Sizes(2, (1,)), Sizes(0, (0,)))
     written.push.dense[:] = np.nan
     with pytest.raises(Failure, match="step 1: worker 0: a gradient of a dense weight is NaN"):
-        owner.exchange(0, body)
+        exchange(owner, 0, body)
     assert owner.parameters.steps == 0 and owner.is_open

@@ -18,7 +18,7 @@ from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.messages.shapes import shapes
 from tnctl.cluster.owners.owned import OwnedPart
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.workers import share
 from tnctl.data.statistics_document import Statistics
@@ -34,10 +34,8 @@ def owning(tmp_path):
     model = share.built(conf_without_data(tmp_path), Statistics(), 0, Membership(2))
     shape = shapes(model, 2, [])[0]
     nodes = cluster_in_one_process.cluster(2)
-    nodes[0].serve_owner(Owner(shape, 2, OwnedPart(model, 0, 2, 0, [])))
-    yield nodes, model, shape
-    for node in nodes:
-        node.close(10)
+    nodes[0].serve_owner(Barrier(shape, 2, OwnedPart(model, 0, 2, 0, [])))
+    return nodes, model, shape
 
 
 def ids_by_owner(model):
@@ -53,7 +51,6 @@ def ended(nodes, future):
     """Both workers have ended by the line that the future raises."""
     with pytest.raises(Failure, match=OF_OTHERS) as failed:
         future.result(10)
-    nodes[1].close(10)
     assert failed.value.exit_code == 1
     assert {str(node.error) for node in nodes} == {str(failed.value)}
 

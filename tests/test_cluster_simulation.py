@@ -14,8 +14,8 @@ from cluster_simulation import SEED, BackupWorld, World, check_servers, simulate
 
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.messages.squares import new_squares
-from tnctl.cluster.owners.async_owner import AsyncOwner
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.arrivals import Arrivals
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.transport.session import Client, Request, Server
 from tnctl.tables import ExactSum
@@ -144,7 +144,7 @@ def generations_are_mixed(patch):
 
 
 def a_pause_pulls(patch):
-    meet = Owner._meet
+    meet = Barrier._meet
 
     def pull(self):
         keys = [self._held[rank] for rank in range(self.workers)]
@@ -153,11 +153,11 @@ def a_pause_pulls(patch):
             self._pulled = dict(enumerate(keys))
         return answers
 
-    patch.setattr(Owner, "_meet", pull)
+    patch.setattr(Barrier, "_meet", pull)
 
 
 def a_pause_counts(patch):
-    meet = Owner._meet
+    meet = Barrier._meet
 
     def count(self):
         held = [self._held[rank] for rank in range(self.workers)]
@@ -169,11 +169,11 @@ def a_pause_counts(patch):
                 self.parameters.state.begin(pairs)
         return answers
 
-    patch.setattr(Owner, "_meet", count)
+    patch.setattr(Barrier, "_meet", count)
 
 
 def pushes_are_in_the_order_of_arrival(patch):
-    meet = Owner._meet
+    meet = Barrier._meet
 
     def arrived(self):
         order, push = list(self._held), self.parameters.push
@@ -187,11 +187,11 @@ def pushes_are_in_the_order_of_arrival(patch):
         finally:
             del self.parameters.push
 
-    patch.setattr(Owner, "_meet", arrived)
+    patch.setattr(Barrier, "_meet", arrived)
 
 
 def squares_of_others_are_not_waited_for(patch):
-    complete = Owner._complete
+    complete = Barrier._complete
 
     def hasten(self):
         if self._squares:
@@ -200,11 +200,11 @@ def squares_of_others_are_not_waited_for(patch):
             self._of_others = dict.fromkeys(range(1, self.workers), body) | self._of_others
         return complete(self)
 
-    patch.setattr(Owner, "_complete", hasten)
+    patch.setattr(Barrier, "_complete", hasten)
 
 
 def a_server_applies_pushes_twice(patch):
-    meet = Owner._meet
+    meet = Barrier._meet
 
     def doubled(self):
         push, state = self.parameters.push, self.parameters.state
@@ -222,11 +222,11 @@ def a_server_applies_pushes_twice(patch):
         finally:
             del self.parameters.push
 
-    patch.setattr(Owner, "_meet", doubled)
+    patch.setattr(Barrier, "_meet", doubled)
 
 
 def squares_of_as_many_owners_as_workers_are_waited_for(patch):
-    patch.setattr(Owner, "owners", property(lambda _: 0, lambda *_: None))
+    patch.setattr(Barrier, "owners", property(lambda _: 0, lambda *_: None))
 
 
 def silence_is_not_noticed(patch):
@@ -252,73 +252,73 @@ def leave_out_by_each_owner(patch):
         finally:
             self.rank = rank
 
-    decide = Owner._participants
-    patch.setattr(Owner, "_participants", participants)
+    decide = Barrier._participants
+    patch.setattr(Barrier, "_participants", participants)
 
 
 def late_pushes_are_taken(patch):
     """A late worker joins the next step with what it pushes, and is not answered before."""
-    leave_out = Owner._leave_out
+    leave_out = Barrier._leave_out
 
     def keep(self, rank, exchange):
         self.parameters.state.trained += map(int, exchange.push.labels.tolist())
         return leave_out(self, rank, exchange)
 
-    patch.setattr(Owner, "_leave_out", keep)
+    patch.setattr(Barrier, "_leave_out", keep)
 
 
 def pauses_do_not_wait(patch):
-    participants = Owner._participants
+    participants = Barrier._participants
 
     def hasten(self):
         if self.rank == 0 and 0 in self._held and self._held[0].pause:
             return frozenset(self._held) if len(self._held) > 1 or self.workers == 2 else None
         return participants(self)
 
-    patch.setattr(Owner, "_participants", hasten)
+    patch.setattr(Barrier, "_participants", hasten)
 
 
 def nobody_is_held(patch):
-    patch.setattr(AsyncOwner, "slowest", math.inf)
+    patch.setattr(Arrivals, "slowest", math.inf)
 
 
 def workers_without_data_hold_others(patch):
     def slowest(owner):
         return min((worker.pushed for worker in owner._workers), default=math.inf)
 
-    patch.setattr(AsyncOwner, "slowest", property(slowest))
+    patch.setattr(Arrivals, "slowest", property(slowest))
 
 
 def pushes_are_of_the_newest_pull(patch):
-    take = AsyncOwner._take_push
+    take = Arrivals._take_push
 
     def swapped(self, worker, exchange):
         worker.open.rotate()
         take(self, worker, exchange)
 
-    patch.setattr(AsyncOwner, "_take_push", swapped)
+    patch.setattr(Arrivals, "_take_push", swapped)
 
 
 def the_step_that_was_begun_is_not_counted(patch):
     def pause(self):
         self.is_paused = True
 
-    patch.setattr(AsyncOwner, "_pause", pause)
+    patch.setattr(Arrivals, "_pause", pause)
 
 
 def a_held_pull_is_forgotten(patch):
-    released = AsyncOwner._released
+    released = Arrivals._released
 
     def forget(self, rank):
         answers = released(self, rank)
         self._held.clear()
         return answers
 
-    patch.setattr(AsyncOwner, "_released", forget)
+    patch.setattr(Arrivals, "_released", forget)
 
 
 def an_asynchronous_server_applies_pushes_twice(patch):
-    take = AsyncOwner._take_push
+    take = Arrivals._take_push
 
     def twice(self, worker, exchange):
         if exchange.push.rows and not self.shape.figures:  # rank 0 has them
@@ -328,7 +328,7 @@ def an_asynchronous_server_applies_pushes_twice(patch):
             parameters.state.steps, parameters.pushed = clock
         take(self, worker, exchange)
 
-    patch.setattr(AsyncOwner, "_take_push", twice)
+    patch.setattr(Arrivals, "_take_push", twice)
 
 
 OF_EVERY_POLICY = [

@@ -17,7 +17,7 @@ from test_cluster_async import async_conf
 from tnctl.cluster.messages import work
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.owners.owner import Owner
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.documents import parse
 from tnctl.training import observers
@@ -108,10 +108,10 @@ class NoRows:
 
 
 def test_the_worker_that_arrives_last_is_the_one_waited_for():
-    owner, seen = Owner(SHAPE, 3, NoRows()), []
+    owner, seen = Barrier(SHAPE, 3, NoRows()), []
     for order in ([1, 0, 2], [2, 0, 1], [0, 1, 2]):
         for rank in order:
-            owner.exchange(rank, new_exchange(SHAPE, 1, NOTHING, NOTHING)[0])
+            owner.exchange(rank, new_exchange(SHAPE, 1, NOTHING, NOTHING)[0], rank)
         seen.append(owner.waited_for)
     assert seen == [None, 2, 1]  # of the step before, which the reports are of
 
@@ -123,9 +123,9 @@ def test_a_report_that_no_worker_makes_is_refused(value):
         written.work[:] = 1.0
         written.work[place] = value
         with pytest.raises(FrameError, match="worker 1: an exchange reports seconds or bytes"):
-            Owner(SHAPE, 2, NoRows()).exchange(1, body)
+            Barrier(SHAPE, 2, NoRows()).exchange(1, body, 1)
     written.work[:] = 2.0**53
-    Owner(SHAPE, 2, NoRows()).exchange(1, body)
+    Barrier(SHAPE, 2, NoRows()).exchange(1, body, 1)
 
 
 def test_laps_leave_pauses_out():

@@ -18,7 +18,6 @@ from typing import Any
 from tnctl.cluster.joining.members import Problem, problem_of
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.commands import Command, encode, name_of
-from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import BODY_LIMITS, NOTICES, Body, Kind
 from tnctl.cluster.transport.once import Answers, Calls, Envelope, Reply
@@ -29,7 +28,6 @@ from tnctl.errors import Failure, UserError
 LEAST_TIMED = 1 << 16
 SECONDS_BETWEEN_LOOKS = 0.5  # whether this process has failed, while an earlier call is missing
 Respond = Callable[[Body], None]
-AnyOwner = Owner | AsyncOwner["Future[Body]"]
 
 
 Call = Callable[[int, Envelope, Body], "Future[Reply]"]
@@ -74,8 +72,7 @@ class Node:
         self._answers = {peer: Answers() for peer in others}
         self._turns = {peer: threading.Condition() for peer in others}
         self._owning = threading.Lock()  # of what follows
-        self._owner: AnyOwner | None = None
-        self._exchanging: dict[int, Future[Body]] = {}
+        self._owner: Owner[Future[Body]] | None = None
         self._early: list[tuple[int, Kind, Body, Future[Body]]] = []  # before the owner is there
         self._beside: ThreadPoolExecutor | None = None  # runs this worker's own exchanges
 
@@ -152,7 +149,7 @@ class Node:
 
     # ---- Requests of others --------------------------------------------------------
 
-    def serve_owner(self, owner: AnyOwner | None, *, beside: bool = False) -> None:
+    def serve_owner(self, owner: Owner[Any] | None, *, beside: bool = False) -> None:
         """From now on exchanges and reads are answered by `owner`; without one they wait for it.
 
         With `beside` a thread runs those of this worker itself while its main thread computes.
@@ -219,22 +216,16 @@ class Node:
             self._reply(peer, to, content)
 
     def _exchange(
-        self, owner: AnyOwner, peer: int, kind: Kind, body: Body, reply: "Future[Body]"
+        self, owner: Owner[Any], peer: int, kind: Kind, body: Body, reply: "Future[Body]"
     ) -> "Sequence[tuple[Future[Body], Body]]":
         """Give an exchange or a notice to the owner; the replies that can be given now."""
-        if isinstance(owner, AsyncOwner):
-            return owner.exchange(peer, body, reply)
         if kind in NOTICES:
-            replies = owner.notice(peer, kind, body)
-            answers: list[tuple[Future[Body], Body]] = [(reply, b"")]
+            answers: list[tuple[Future[Body], Body]] = [
+                *owner.notice(peer, kind, body),
+                (reply, b""),
+            ]
         else:
-            self._exchanging[peer] = reply
-            replies, answers = owner.exchange(peer, body), []
-        answers += [
-            (self._exchanging.pop(rank), answer)
-            for rank, answer in enumerate(replies)
-            if answer is not None
-        ]
+            answers = [*owner.exchange(peer, body, reply)]
         # Before another thread may have notices of a later step.
         for notice in owner.take_notices():
             for other in self.membership.owners:

@@ -144,7 +144,7 @@ class Exchange:
     `rate_factor` multiplies the learning rates with which the push is applied; `pause`: no keys
     are looked at for now. Rank 0 decides both, for all. `rows` of the batch of `step` are 0 where
     a worker has no batch; `has_next`: it has another batch after it. `work` float64 (work.py) is
-    empty but for owner 0. `drain` (async_owner.py): no more batches are to be
+    empty but for owner 0. `drain` (owners/arrivals.py): no more batches are to be
     pulled before the pause that follows.
     """
 

@@ -30,7 +30,7 @@ class SetDense:
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """To a worker that owns nothing: pull no more batches of its n-th `Train` (async_owner.py)."""
+    """To a worker that owns nothing: pull no more batches of its n-th `Train` (arrivals.py)."""
 
     command: Literal["drain"] = "drain"
     training: Count

@@ -8,15 +8,15 @@ from typing import Any
 
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import shapes
-from tnctl.cluster.node import AnyOwner, Node
-from tnctl.cluster.owners.async_owned import AsyncOwnedPart
-from tnctl.cluster.owners.async_owner import AsyncOwner
-from tnctl.cluster.owners.owned import OwnedPart
+from tnctl.cluster.node import Node
+from tnctl.cluster.owners.arrivals import Arrivals
+from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.owners.owned import ArrivingPart, OwnedPart
 from tnctl.cluster.owners.owner import Owner
 from tnctl.errors import refuse_if
 from tnctl.model.layout import table_life
 from tnctl.model.parameter_tables import MovingStatistics, ParameterTables
-from tnctl.schema import Cluster, Conf
+from tnctl.schema import Conf
 
 
 def take_shards(model: ParameterTables, membership: Membership, rank: int) -> None:
@@ -40,47 +40,35 @@ def take_shards(model: ParameterTables, membership: Membership, rank: int) -> No
                 table.set_life(number, replace(rules, most_rows=most_rows))
 
 
-def sync_owner(
+def new_owner(
     conf: Conf, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
-) -> tuple[OwnedPart, Owner]:
-    """What a process owns, and what answers for it, in the mode `sync`.
+) -> tuple[OwnedPart, Owner[Any]]:
+    """What a process owns, and what answers exchanges for it, in the mode of the conf.
 
     `steps` were trained before. `moving` are all moving statistics, on rank 0.
     """
-    number = node.membership.owners.index(node.rank)
-    owned = OwnedPart(model, node.rank, node.workers, steps, moving, node.servers)
-    owner = Owner(
-        shapes(model, node.workers, moving, node.servers)[number],
-        node.workers,
+    owners, workers = node.membership.owners, node.workers
+    shape = shapes(model, workers, moving, node.servers)[owners.index(node.rank)]
+    part = (model, node.rank, workers, steps, moving, node.servers)
+    cluster = conf.cluster
+    if cluster.mode == "async":
+        arriving = ArrivingPart(*part)
+        return arriving, Arrivals(
+            shape,
+            workers,
+            arriving,
+            staleness=cluster.staleness,
+            warmup_steps=-(-cluster.warmup_batches // workers),
+            totals=node.totals,
+        )
+    owned = OwnedPart(*part)
+    return owned, Barrier(
+        shape,
+        workers,
         owned,
-        node.rank,
-        conf.optimizer.clip_norm,
-        conf.cluster.backup,
-        owners=len(node.membership.owners),
+        rank=node.rank,
+        clip_norm=conf.optimizer.clip_norm,
+        backup=cluster.backup,
+        owners=len(owners),
         totals=node.totals,
     )
-    return owned, owner
-
-
-def async_owner(
-    cluster: Cluster, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
-) -> tuple[AsyncOwnedPart, AsyncOwner[Any]]:
-    """The same in the mode `async`."""
-    number = node.membership.owners.index(node.rank)
-    owned = AsyncOwnedPart(model, node.rank, node.workers, steps, moving, node.servers)
-    owner: AsyncOwner[Any] = AsyncOwner(
-        shapes(model, node.workers, moving, node.servers)[number],
-        node.workers,
-        owned,
-        cluster.staleness,
-        warmup_steps=-(-cluster.warmup_batches // node.workers),
-        totals=node.totals,
-    )
-    return owned, owner
-
-
-def owner_of_server(conf: Conf, model: ParameterTables, node: Node, steps: int) -> AnyOwner:
-    """What answers for the part that a dedicated server owns, in the mode of the conf."""
-    if conf.cluster.mode == "async":
-        return async_owner(conf.cluster, model, node, steps, [])[1]
-    return sync_owner(conf, model, node, steps, [])[1]

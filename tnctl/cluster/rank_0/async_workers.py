@@ -86,8 +86,7 @@ class AsyncClusterWorkers(ClusterWorkers):
         for _ in range(share.owned.figures.qsize()):
             figures = share.owned.figures.get()
             self._sums.add(figures.loss, figures.logits, figures.labels)
-        owner = share.async_owner
-        assert owner is not None  # of rank 0
+        owner = share.owner
         for _ in range(owner.work.qsize()):
             self._work.add_one(owner.work.get())
         for _ in range(owner.batches.qsize()):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.messages.work import WorkSums, figures_of_servers
 from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.rank_0 import key_lookup
 from tnctl.cluster.rank_0.building_together import load_together, start_together
 from tnctl.cluster.rank_0.cluster_counts import counts_by_worker, together
@@ -228,7 +230,8 @@ class ClusterWorkers(Workers):
 
     def _add_work(self) -> None:
         """Take what the workers reported with the exchanges that were answered last."""
-        self._work.add(self.share.owner.work, self.share.owner.waited_for)
+        barrier = cast("Barrier[Any]", self.share.owner)
+        self._work.add(barrier.work, barrier.waited_for)
 
     def _take(self, trained: Sequence[commands.Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tnctl.cluster.messages.replies import Reply
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING
-from tnctl.cluster.owners.async_owner import MOST_OPEN
+from tnctl.cluster.owners.arrivals import MOST_OPEN
 from tnctl.cluster.workers.remote import Peers, RemoteParameters, SentExchange
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure

@@ -8,16 +8,14 @@ from typing import Any
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node, Respond
-from tnctl.cluster.owners.async_owned import AsyncOwnedPart
-from tnctl.cluster.owners.async_owner import MOST_OPEN, AsyncOwner
-from tnctl.cluster.owners.owning import async_owner
+from tnctl.cluster.owners.arrivals import MOST_OPEN, Arrivals
+from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.workers.async_remote import AsyncParameters
 from tnctl.cluster.workers.leases import leased_from
 from tnctl.cluster.workers.share import NextOf, Share
 from tnctl.data.batches import Batch
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.model.building import Model
-from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
 
 SECONDS_BETWEEN_LOOKS = 0.1  # whether training drains, while there is no batch
@@ -27,33 +25,28 @@ class AsyncShare(Share):
     """The part that one worker has in the asynchronous training of a model."""
 
     parameters: AsyncParameters
-    owned: AsyncOwnedPart
+    owned: ArrivingPart
+    owner: Arrivals[Any]
 
     def _join(self, steps: int) -> None:
         model, node = self.model, self.node
         self.parameters = AsyncParameters(model, node, self.main_label)
         self.parameters.steps = self.parameters.clock = steps
-        self.async_owner: AsyncOwner[Any] | None = None
         # Of a worker that answers no exchanges: what rank 0 says to it instead.
         self._drains: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
         self._trainings = self._drained = 0
-        if self.answers:
-            moving = moving_statistics(model)
-            self.owned, self.async_owner = async_owner(
-                self.conf.cluster, model, node, steps, moving
-            )
         self._requested: deque[tuple[Batch, Progress]] = deque()
         self._has_ended = False  # whether there is no batch to be requested any more
-        if self.async_owner is None:
-            node.route({"drain"}, self._drains)
+        if self.answers:
+            self._own(steps)
         else:
-            node.serve_owner(self.async_owner, beside=True)
+            node.route({"drain"}, self._drains)
 
     @property
     def is_draining(self) -> bool:
         """Whether no more batches are to be pulled before the next pause."""
-        if self.async_owner is not None:
-            return self.async_owner.is_draining
+        if self.answers:
+            return self.owner.is_draining
         while not self._drains.empty():
             body, respond = self._drains.get()
             self._drained = commands.reply_of(server_commands.Drain, body).training

@@ -21,7 +21,7 @@ from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands, server_commands
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.owning import owner_of_server, take_shards
+from tnctl.cluster.owners.owning import new_owner, take_shards
 from tnctl.cluster.workers.command_loop import DONE, CommandLoop
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
@@ -139,7 +139,7 @@ class RowServer(CommandLoop):
 
     def _start(self, steps: int) -> None:
         model, node = self._made, self._node
-        node.serve_owner(owner_of_server(self._conf, model, node, steps))
+        node.serve_owner(new_owner(self._conf, model, node, steps, [])[1])
         is_first = self._memory is None
         self._memory = MemoryWatch(model, node.on_machine)
         if is_first:

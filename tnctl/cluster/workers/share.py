@@ -16,7 +16,7 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.owning import sync_owner, take_shards
+from tnctl.cluster.owners.owning import new_owner, take_shards
 from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
@@ -105,9 +105,15 @@ class Share:
         self.parameters = RemoteParameters(model, node, self.main_label)
         self.parameters.steps = steps
         if self.answers:
-            moving = moving_statistics(model)
-            self.owned, self.owner = sync_owner(self.conf, model, node, steps, moving)
-            node.serve_owner(self.owner)
+            self._own(steps)
+
+    def _own(self, steps: int) -> None:
+        """Answer exchanges for the part of the model that this worker owns."""
+        model, is_async = self.model, self.conf.cluster.mode == "async"
+        self.owned, self.owner = new_owner(
+            self.conf, model, self.node, steps, moving_statistics(model)
+        )
+        self.node.serve_owner(self.owner, beside=is_async)
 
     @property
     def answers(self) -> bool:

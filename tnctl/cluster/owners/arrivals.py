@@ -1,4 +1,4 @@
-"""An owner in asynchronous training: pushes are applied, and pulls answered, as they arrive.
+"""In asynchronous training an owner applies pushes, and answers pulls, as they arrive.
 
 A worker pulls the rows of its next batch while it computes one, so up to two of its pulls are open:
 pulled, and not pushed. Its pushes are in the order of its pulls.
@@ -29,41 +29,25 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 from tnctl.cluster.messages.exchange import (
     Exchange,
     Keys,
     Push,
-    Shape,
-    check_finite,
     no_batch,
     parse_exchange,
     sizes_of,
 )
-from tnctl.cluster.messages.replies import (
-    Owned,
-    Read,
-    ReadReply,
-    Reply,
-    Totals,
-    answer_read,
-    new_reply,
-    no_totals,
-)
-from tnctl.cluster.messages.work import AsyncReport, PushedBatch, check_work
+from tnctl.cluster.messages.work import AsyncReport, PushedBatch
+from tnctl.cluster.owners.owner import Answers, Handle, Owner, Parameters
 from tnctl.cluster.transport.frames import Body, FrameError
-from tnctl.errors import Failure
 
 MOST_OPEN = 2  # pulls of a worker whose gradients have not arrived
-Handle = TypeVar("Handle")
 
 
-class AsyncParameters(Protocol):
-    """The parameters that an owner owns in asynchronous training."""
-
-    steps: int
-    """the steps that are complete"""
+class ArrivingParameters(Parameters, Protocol):
+    """Parameters to which the gradients of one worker are applied at a time."""
 
     def push_one(self, keys: Sequence[Keys], push: Push, rate: float) -> None:
         """Apply the push of a worker, which is of these keys.
@@ -72,15 +56,6 @@ class AsyncParameters(Protocol):
         `steps` is one more, and rows that are due are evicted. Raises Failure before anything is
         changed.
         """
-
-    def pull(self, keys: Sequence[Sequence[Keys]], replies: Sequence[Reply]) -> None:
-        """Find the keys of a worker, the only entry of `keys`, inserting; fill its reply."""
-
-    def read(self, read: Read, reply: ReadReply) -> None:
-        """Fill the reply with rows as they are; those of keys without a row are zeros."""
-
-    def owned(self) -> Sequence[Owned]:
-        """How many rows and bytes this part of each table has."""
 
     def pause(self) -> None:
         """Count a step that was begun as a whole one; the parameters are read from now on."""
@@ -115,21 +90,13 @@ class WorkerPulls(Generic[Handle]):
 
 
 @dataclass
-class AsyncOwner(Generic[Handle]):
-    """The exchanges and reads of one owner, of `workers` workers.
+class Arrivals(Owner[Handle]):
+    """Answers each pull as soon as `staleness` allows it; None holds nobody."""
 
-    `staleness` None holds nobody. A request that does not fit raises FrameError, a gradient that
-    cannot be applied Failure; both name the worker. Neither changes anything, and the training
-    cannot be continued.
-    """
-
-    shape: Shape
-    workers: int
-    parameters: AsyncParameters
+    parameters: ArrivingParameters
     staleness: int | None = None
     warmup_steps: int = 0
     """the steps at the beginning of the training in which workers take turns"""
-    totals: Totals = no_totals
     work: "SimpleQueue[AsyncReport]" = field(default_factory=SimpleQueue)
     """owner 0: a report for each exchange; another thread takes them"""
     batches: "SimpleQueue[PushedBatch]" = field(default_factory=SimpleQueue)
@@ -144,54 +111,15 @@ class AsyncOwner(Generic[Handle]):
     _held: list[Pull[Handle]] = field(default_factory=list)
     """in the order of their arrival"""
 
-    def exchange(self, rank: int, body: Body, handle: Handle) -> list[tuple[Handle, bytearray]]:
-        """Take the exchange of a worker; the replies that can be given now, each with its handle.
-
-        A message without keys is answered at once.
-        """
-        if self.is_paused:
-            self._resume(rank)
-        worker = self._workers[rank]
-        try:
-            exchange = self._parsed(worker, body)
-            self._check(rank, worker, exchange)
-        except FrameError as error:
-            raise FrameError(f"worker {rank}: {error}") from error
-        except Failure as error:
-            raise Failure(f"step {self.parameters.steps + 1}: worker {rank}: {error}") from error
-        if rank == 0:
-            self._rate = exchange.rate_factor
-        if len(exchange.work):
-            self.work.put(AsyncReport(rank, exchange.work.copy(), worker.waited_for))
-            worker.waited_for = None
-        self._take_push(worker, exchange)
-        worker.has_next = exchange.has_next
-        self.is_draining = self.is_draining or exchange.drain
-        replies = []
-        if exchange.rows:
-            worker.pulled += 1
-            pull = Pull(rank, worker.pulled, exchange, handle)
-            worker.open.append(pull)
-            self._held.append(pull)
-        else:
-            if exchange.pause:
-                self._pause()
-            replies.append((handle, self._reply(exchange)))
-        return replies + self._released(rank)
-
-    def read(self, rank: int, body: Body) -> bytearray:
-        """Answer a read. Refused while workers train, since the rows would be of no one step."""
-        if not self.is_paused:
-            raise FrameError(f"worker {rank} reads during step {self.parameters.steps + 1}")
-        return answer_read(self.shape, rank, body, self.parameters.read)
+    @property
+    def is_open(self) -> bool:
+        return not self.is_paused
 
     @property
     def slowest(self) -> float:
         """The batches pushed by the slowest worker that has data; infinity without any."""
         pushed = [worker.pushed for worker in self._workers if worker.has_next or worker.open]
         return min(pushed, default=math.inf)
-
-    # ---- The parts -------------------------------------------------------------
 
     def _may_read(self, pull: Pull[Handle]) -> bool:
         """Whether the warm-up and the bound on staleness let a worker read the rows of a batch."""
@@ -207,29 +135,51 @@ class AsyncOwner(Generic[Handle]):
 
     def _resume(self, rank: int) -> None:
         if rank != 0:
-            raise FrameError(f"worker {rank} sent an exchange while training pauses")
+            raise FrameError("it sent an exchange while training pauses")
         self.is_paused = self.is_draining = False
         self._workers = [WorkerPulls() for _ in range(self.workers)]
 
-    def _parsed(self, worker: WorkerPulls[Handle], body: Body) -> Exchange:
+    def _parsed(self, rank: int, body: Body) -> Exchange:
+        if self.is_paused:
+            self._resume(rank)
+        worker = self._workers[rank]
         oldest = worker.open[0] if worker.open else None
         if oldest is None or oldest.is_held:
             return parse_exchange(self.shape, no_batch(self.shape), body)
         return parse_exchange(self.shape, sizes_of(oldest.exchange), body, or_nothing=True)
 
-    def _check(self, rank: int, worker: WorkerPulls[Handle], exchange: Exchange) -> None:
+    def _check(self, rank: int, exchange: Exchange) -> None:
+        worker = self._workers[rank]
         number = worker.pulled + (exchange.rows > 0)
         if exchange.step != number:
             raise FrameError(f"an exchange of batch {exchange.step}, the next is {number}")
         left = len(worker.open) - (exchange.push.rows > 0)
         if exchange.rows and left >= MOST_OPEN:
             raise FrameError(f"an exchange pulls a batch while {left} are open")
-        if (exchange.pause or exchange.drain) and rank != 0:
-            raise FrameError("an exchange pauses the training, which rank 0 decides")
-        if exchange.pause and (exchange.rows or any(each.open for each in self._workers)):
+        if exchange.pause and any(each.open for each in self._workers):
             raise FrameError("an exchange pauses the training while batches are open")
-        check_work(exchange.work)
-        check_finite(exchange.push, self.workers)
+
+    def _take(self, rank: int, exchange: Exchange, handle: Handle) -> Answers[Handle]:
+        """Apply the push; a message without keys is answered at once."""
+        worker = self._workers[rank]
+        if rank == 0:
+            self._rate = exchange.rate_factor
+        if len(exchange.work):
+            self.work.put(AsyncReport(rank, exchange.work.copy(), worker.waited_for))
+            worker.waited_for = None
+        self._take_push(worker, exchange)
+        worker.has_next = exchange.has_next
+        self.is_draining = self.is_draining or exchange.drain
+        if exchange.rows:
+            worker.pulled += 1
+            pull = Pull(rank, worker.pulled, exchange, handle)
+            worker.open.append(pull)
+            self._held.append(pull)
+            return self._released(rank)
+        if exchange.pause:
+            self.parameters.pause()
+            self.is_paused = True
+        return [(handle, self._reply(exchange, 0)[0]), *self._released(rank)]
 
     def _take_push(self, worker: WorkerPulls[Handle], exchange: Exchange) -> None:
         if exchange.push.rows:
@@ -242,20 +192,12 @@ class AsyncOwner(Generic[Handle]):
             worker.pushed += 1
             self._applied += 1
 
-    def _pause(self) -> None:
-        self.parameters.pause()
-        self.is_paused = True
+    def _answered(self, pull: Pull[Handle]) -> tuple[Handle, bytearray]:
+        answer, reply = self._reply(pull.exchange, pull.exchange.rows)
+        self.parameters.pull([pull.exchange.keys], [reply])
+        return pull.handle, answer
 
-    def _reply(self, exchange: Exchange) -> bytearray:
-        answer, reply = new_reply(
-            self.shape, sizes_of(exchange), self.parameters.owned(), rows=exchange.rows,
-            step=self.parameters.steps + 1, totals=self.totals(),
-        )  # fmt: skip
-        if exchange.rows:
-            self.parameters.pull([exchange.keys], [reply])
-        return answer
-
-    def _released(self, rank: int) -> list[tuple[Handle, bytearray]]:
+    def _released(self, rank: int) -> Answers[Handle]:
         """Answer the pulls that need not be held any more, in the order of their arrival.
 
         `rank` is the worker whose exchange has arrived.
@@ -271,4 +213,4 @@ class AsyncOwner(Generic[Handle]):
                 pull.ahead = pull.number - 1 - int(slowest)
             if pull.rank != rank:
                 self._workers[pull.rank].waited_for = rank
-        return [(pull.handle, self._reply(pull.exchange)) for pull in released]
+        return [self._answered(pull) for pull in released]
