@@ -67,8 +67,12 @@ def _concatenated(parts: Sequence[Any]) -> Any:
 
 
 def _joined_offsets(parts: Sequence[Uint32s]) -> Uint32s:
-    lengths = np.concatenate([np.diff(part) for part in parts])
-    return np.append(0, np.cumsum(lengths)).astype(np.uint32)
+    offsets = np.zeros(sum(len(part) - 1 for part in parts) + 1, np.uint32)
+    at = 0
+    for part in parts:  # a window has tens of millions, so none but the result is as long
+        offsets[at + 1 : at + len(part)] = part[1:] + offsets[at]
+        at += len(part) - 1
+    return offsets
 
 
 def batches(window: Batch, order: Uint32s, batch_size: int) -> Iterator[Batch]:

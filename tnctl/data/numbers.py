@@ -62,7 +62,8 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 def is_null(array: pa.Array) -> Bools:
     """Which values [n] are null: bool [n]."""
-    return as_numpy(array.is_null())
+    # Arrow counts them once; most columns have none.
+    return as_numpy(array.is_null()) if array.null_count else np.zeros(len(array), bool)
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> Int32s:

@@ -86,12 +86,13 @@ class HashIds:
 
     def hashed(self, array: pa.Array, several: bool) -> Ids:
         """The hashes of texts or integers [n], any where missing."""
-        nulls = numbers.is_null(array)
+        missing = numbers.is_null(array)
         if pt.is_null(array.type):
-            return Ids(np.zeros(len(array), np.uint64), nulls)
+            return Ids(np.zeros(len(array), np.uint64), missing)
         ids = hashes(array, self.slot.seed)
-        missing = self.missing_parts if several else self.missing_texts
-        return Ids(ids, nulls | np.isin(ids, missing))
+        for text in self.missing_parts if several else self.missing_texts:
+            missing |= ids == text  # for so few, numpy's isin takes thrice as long
+        return Ids(ids, missing)
 
     def _of_dictionary(self, array: pa.DictionaryArray, where: Where, several: bool) -> Ids:
         nulls = numbers.is_null(array.indices)
