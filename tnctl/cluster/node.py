@@ -7,7 +7,7 @@ waits for replies as the results of futures, and runs the commands of rank 0.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -15,7 +15,8 @@ from typing import Any
 
 from tnctl.cluster.joining.members import parse_problem, problem_of, to_body
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.commands import Command, encode, name_of
+from tnctl.cluster.messages import commands
+from tnctl.cluster.messages.commands import Given, Method, Respond
 from tnctl.cluster.owners.async_owner import AsyncOwner
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import (
@@ -35,7 +36,6 @@ from tnctl.errors import Failure, UserError
 # Bytes there and back, below which an exchange shows the network's delay, not its speed.
 LEAST_TIMED = 1 << 16
 Send = Callable[[int, Frame], None]
-Respond = Callable[[Body], None]
 AnyOwner = Owner | AsyncOwner[Respond]
 
 
@@ -64,7 +64,7 @@ class Node:
         self.on_machine = workers
         """how many of the workers are on this machine"""
         self.commands: SimpleQueue[Any] = SimpleQueue()
-        self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
+        self._routes: dict[str, Callable[[Body, Respond], None]] = {}
         self._transmit, self._is_sending = send, is_sending
         self.owner_seconds = self.network_seconds = 0.0
         self.sent_bytes = self.received_bytes = 0
@@ -90,9 +90,12 @@ class Node:
         """From now on exchanges and reads are answered by `owner`; without one they wait for it."""
         self._inbox.put(lambda: self._start_owning(owner))
 
-    def route(self, names: Iterable[str], to: "SimpleQueue[tuple[bytes, Respond]]") -> None:
-        """Put the commands of these names into another queue than `commands`."""
-        self._routes |= dict.fromkeys(names, to)
+    def route(self, method: Method[..., Any], to: Callable[[Body, Respond], None]) -> None:
+        """Give requests for a command, with what takes the replies, to `to` instead of `commands`.
+
+        It is called in the thread of the protocol.
+        """
+        self._routes[method.__name__] = to
 
     def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
         """Send a request to a worker; the reply is the result of the future, or its exception.
@@ -105,21 +108,11 @@ class Node:
         self._inbox.put(lambda: self._request(rank, kind, body, future))
         return future
 
-    def command(self, rank: int, command: Command) -> "Future[Body]":
-        """Send a command to a worker."""
-        return self.request(rank, Kind.COMMAND, encode(command))
-
-    def command_others(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to all other workers."""
-        return [self.command(rank, command) for rank in range(1, self.workers)]
-
-    def command_members(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to all other workers and to all servers, in this order."""
-        return [self.command(rank, command) for rank in range(1, self.membership.size)]
-
-    def command_writers(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to those that own rows, beside itself."""
-        return [self.command(rank, command) for rank in self.membership.writers if rank]
+    def command(
+        self, rank: int, method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwargs
+    ) -> "Future[Body]":
+        """Send a command to another process; the reply is for `commands.result`."""
+        return self.request(rank, Kind.COMMAND, commands.request(method, *args, **kwargs))
 
     def totals(self) -> tuple[float, float, float]:
         """Seconds of answering exchanges, and bytes sent and received, since the start."""
@@ -263,8 +256,11 @@ class Node:
 
     def _answer(self, peer: int, request: Request, respond: Respond) -> None:
         if request.kind is Kind.COMMAND:
-            body = bytes(request.body)
-            self._routes.get(name_of(body), self.commands).put((body, respond))
+            take = self._routes.get(commands.name_of(request.body))
+            if take is None:
+                self.commands.put((request.body, respond))
+            else:
+                take(request.body, respond)
         elif self._owner is None:
             self._early.append((peer, request, respond))
         elif request.kind is Kind.READ:
