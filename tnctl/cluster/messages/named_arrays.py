@@ -44,6 +44,9 @@ class _Entry:
     shape: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**30)], ...], Field(max_length=2)]
 
 
+_HEADER = cast(Any, dict[Name, _Entry | dict[Name, Text]])
+
+
 def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
     """A body with arrays of these dtypes and shapes, and these: zeros, to be written to."""
     start, places, size = _layout(kinds, metadata)
@@ -91,9 +94,7 @@ def _header(body: Body) -> tuple[dict[str, str], dict[str, Kind]]:
         raise FrameError(f"a message of {len(body):,} bytes has a header of {length:,}")
     text = bytes(body[_LENGTH.size : _LENGTH.size + length])
     try:
-        entries: dict[str, Any] = documents.parse(
-            cast(Any, dict[Name, _Entry | dict[Name, Text]]), text
-        )
+        entries: dict[str, Any] = documents.parse(_HEADER, text)
     except documents.DocumentError as error:
         raise FrameError("a message has a header that describes no arrays") from error
     metadata = entries.pop(_METADATA, None)
@@ -121,4 +122,7 @@ def _layout(
 
 
 def _views(body: Body, kinds: Mapping[str, Kind], places: Mapping[str, int]) -> Arrays:
-    return {name: np.ndarray(kinds[name][1], kinds[name][0], body, place) for name, place in places.items()}
+    return {
+        name: np.ndarray(kinds[name][1], kinds[name][0], body, place)
+        for name, place in places.items()
+    }

@@ -83,9 +83,7 @@ class ClusterWriters(Writers):
         ]
         output.is_kept = are_several
         with cluster.node.named():
-            parts = cluster.each(
-                cluster.workers, Worker.write_selected, output.folder, output.to
-            )
+            parts = cluster.each(cluster.workers, Worker.write_selected, output.folder, output.to)
         output.is_kept = False
         if {name for part in parts for name in part.files} != set(names):
             raise Failure("a worker has written other files than its part has")
@@ -212,7 +210,8 @@ class ClusterEmbeddings:
             owners = np.searchsorted(self._starts, hashes_of(group, part), side="right") - 1
             by_rank = {rank: np.flatnonzero(owners == rank) for rank in self._cluster.workers}
             waits = self._cluster.send(
-                Worker.look_up_rows, {rank: (group, part[places]) for rank, places in by_rank.items()}
+                Worker.look_up_rows,
+                {rank: (group, part[places]) for rank, places in by_rank.items()},
             )
             for (rank, places), wait in zip(by_rank.items(), waits, strict=True):
                 floats, are_known = wait()

@@ -106,9 +106,7 @@ def score(
     dealt, worker.between = _deal_units(cluster, conf, split), between
     moving = np.concatenate([np.empty(0, np.float32), *worker.share.moving])
     with cluster.node.named():
-        parts = cluster.each(
-            cluster.workers, Worker.evaluate, split, moving, model.recalibration
-        )
+        parts = cluster.each(cluster.workers, Worker.evaluate, split, moving, model.recalibration)
     counts = Counts(model.layout)
     for units, part in zip(dealt, parts, strict=True):
         if len(part.rows) != units or not (
@@ -186,7 +184,9 @@ def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[
     for at in range(0, len(ids), KEYS_AT_A_TIME):
         part = slice(at, at + KEYS_AT_A_TIME)
         by_owner = _by_owner(cluster, table, groups[part], ids[part])
-        given = {rank: (table, groups[keys + at], ids[keys + at]) for rank, keys in by_owner.items()}
+        given = {
+            rank: (table, groups[keys + at], ids[keys + at]) for rank, keys in by_owner.items()
+        }
         waits = cluster.send(RowService.find_keys, given)
         for keys, wait in zip(by_owner.values(), waits, strict=True):
             if len(answers := wait()) != len(keys):
