@@ -272,7 +272,11 @@ def test_what_is_refused_before_training(tmp_path, monkeypatch):
     bounded = dataclasses.replace(conf, life=schema.Life(eviction=schema.Eviction(rows=1)))
     with pytest.raises(UserError, match="is 1 rows, and 2 workers own at least one each"):
         share.built(bounded, Statistics({"n": None}), 0, Membership(2))
-    monkeypatch.setattr(RowService, "see_output", lambda member, **_: member.node.rank == 0)
+
+    def see_output(self, name, content):
+        return self.node.rank == 0 and bool(name and content)
+
+    monkeypatch.setattr(RowService, "see_output", see_output)
     with pytest.raises(UserError, match="output=run: worker 1 does not see the file that worker 0"):
         train_together(conf, 2)
     assert not list(tmp_path.glob("run/workers/seen*"))

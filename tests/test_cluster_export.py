@@ -195,11 +195,11 @@ def test_other_files_of_a_worker_are_refused(days, tmp_path, monkeypatch):
     run, folders = days
     write = ExportWorker.write_selected
 
-    def fewer(self, folder, to):
+    def write_selected(self, folder, to):
         written = write(self, folder, to)
         return replace(written, files=dict(list(written.files.items())[self.node.rank :]))
 
-    monkeypatch.setattr(ExportWorker, "write_selected", fewer)
+    monkeypatch.setattr(ExportWorker, "write_selected", write_selected)
     with pytest.raises(Failure, match="a worker has written other files than its part has"):
         together(run, folders[-1], tmp_path / "to")
     assert not (tmp_path / "to").exists()
@@ -219,12 +219,12 @@ def test_a_folder_that_a_worker_does_not_share_is_refused(days, tmp_path, monkey
     numbers = itertools.count()
     write = ExportWorker.write_selected
 
-    def elsewhere(self, folder, to):
+    def write_selected(self, folder, to):
         if self.node.rank:
             folder = str(tmp_path / f"elsewhere-{next(numbers)}")
         return write(self, folder, to)
 
-    monkeypatch.setattr(ExportWorker, "write_selected", elsewhere)
+    monkeypatch.setattr(ExportWorker, "write_selected", write_selected)
     with pytest.raises(UserError, match=r"worker 0 does not see .*-00001\.parquet, which worker 1"):
         together(run, folders[-1], tmp_path / "to")
     assert not (tmp_path / "to").exists()
