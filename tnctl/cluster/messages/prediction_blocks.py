@@ -30,7 +30,7 @@ class PredictionBlocks:
 
     def predict(
         self, inference: Inference, conf: Conf, split: str, units: Sequence[Unit], skipped: Skipped
-    ) -> list[int]:
+    ) -> tuple[int, ...]:
         """Predict units of a split; how many blocks each unit has."""
         counts = []
         for unit in units:
@@ -41,7 +41,7 @@ class PredictionBlocks:
                     self._add(table.slice(start, rows))
                 after = len(self._ends)
             counts.append(after - before)
-        return counts
+        return tuple(counts)
 
     def read(self, number: int) -> NDArray[np.uint8]:
         """A block, by its number among all. Raises Failure when it is not there."""

@@ -44,7 +44,7 @@ def gathered(
             "workers have scored different columns: "
             f"{' / '.join(', '.join(sorted(named)) for named in present)}"
         )
-    places = _Places(rows)
+    places = _places(rows)
     arrays = {}
     for name in (name for name in TYPES if name in min(present)):
         columns = (heads,) if name in _OF_HEADS else ()
@@ -65,29 +65,23 @@ def gathered(
                         f"worker {rank} sent {name} of {block.dtype} {block.shape}, instead of "
                         f"{array.dtype} {(count, *columns)}"
                     )
-                array[places.of(rank, first, count)] = block
+                array[places[rank](np.arange(first, first + count))] = block
     return arrays
 
 
-class _Places:
-    """Where the examples of each worker are in a split."""
+def _places(
+    rows: Sequence[Sequence[int]],
+) -> list[Callable[[NDArray[np.int64]], NDArray[np.int64]]]:
+    """By worker, what turns the numbers of its examples into their places in the split."""
+    workers = len(rows)
+    counts = np.zeros(sum(map(len, rows)), np.int64)
+    for rank, of_worker in enumerate(rows):
+        counts[rank::workers] = of_worker
+    starts = np.cumsum(counts) - counts
 
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        workers = len(rows)
-        counts = np.zeros(sum(map(len, rows)), np.int64)
-        for rank, of_worker in enumerate(rows):
-            counts[rank::workers] = of_worker
-        starts = np.cumsum(counts) - counts
-        # Of each worker: where its units end among its examples, and how far they are moved.
-        self._ends = [np.cumsum(of_worker, dtype=np.int64) for of_worker in rows]
-        self._shifts = [
-            starts[rank::workers] - (ends - counts[rank::workers])
-            for rank, ends in enumerate(self._ends)
-        ]
+    def of(rank: int) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        ends = np.cumsum(rows[rank], dtype=np.int64)
+        shifts = starts[rank::workers] - (ends - counts[rank::workers])
+        return lambda numbers: numbers + shifts[np.searchsorted(ends, numbers, side="right")]
 
-    def of(self, rank: int, first: int, rows: int) -> NDArray[np.int64]:
-        """The places of so many examples of a worker, from `first` on."""
-        numbers = np.arange(first, first + rows)
-        units = np.searchsorted(self._ends[rank], numbers, side="right")
-        places: NDArray[np.int64] = numbers + self._shifts[rank][units]
-        return places
+    return [of(rank) for rank in range(workers)]

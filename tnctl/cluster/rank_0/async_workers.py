@@ -75,8 +75,8 @@ class AsyncClusterWorkers(ClusterWorkers):
     def _drain_others(self) -> None:
         """With servers: let workers, which see no messages of others, pull no more batches."""
         if self._node.servers:
-            given = dict.fromkeys(self._cluster.others, [self._trainings])
-            self._cluster.send(AsyncShare.drain, given)
+            for rank in self._cluster.others:
+                self._node.command(rank, AsyncShare.drain, self._trainings)
 
     def _others_train(self) -> bool:
         return any(not future.done() for future in self._training)

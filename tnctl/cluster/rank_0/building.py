@@ -12,7 +12,7 @@ from tnctl.checkpoint.rows import check_count
 from tnctl.cluster.messages.commands import BLOCK_BYTES, PER_COMMAND
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0.cluster import Cluster
-from tnctl.cluster.workers.row_service import Built, RowService, Warmed
+from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.cluster.workers.server import RowServer
 from tnctl.cluster.workers.share import dense_digest
 from tnctl.data.statistics_document import Statistics
@@ -36,19 +36,18 @@ def build(cluster: Cluster, conf: Conf, statistics: Statistics) -> Model:
     return cluster.worker.model
 
 
-def fill(cluster: Cluster, start: WarmStart) -> None:
+def fill(cluster: Cluster, start: WarmStart, model: Model) -> None:
     """Give the new model what a warm start begins with: rows to their owners, the rest to all."""
-    model, checkpoint = cluster.worker.model, start.checkpoint
+    checkpoint = start.checkpoint
     given = checkpoint.folder, checkpoint.manifest.sha256
 
     def insert(rows: Rows) -> dict[str, int]:
         # What cannot be is known by now, so the others do not find it at the same time.
         sent = cluster.send(RowService.start_warm, dict.fromkeys(cluster.members[1:], given))
         row_counts = Counter(rows.insert() if 0 in cluster.writers else {})
-        first = Warmed(dense=dense_digest(model), rows=dict(row_counts))
-        parts = [first, *(wait() for wait in sent)]
+        parts = [Built(dense=dense_digest(model), rows={}), *(wait() for wait in sent)]
         _check_dense(cluster, parts)
-        for part in parts[1:]:
+        for part in parts:
             row_counts.update(part.rows)
         return dict(row_counts)
 
@@ -60,20 +59,18 @@ def load(cluster: Cluster, conf: Conf, folder: str) -> Model:
 
     Raises DamagedError, also when the members together have other rows than the manifest says.
     """
-    is_there = conf.paths.folder is None
+    given = folder, conf.train.batch_rows, conf.paths.folder is None
     parts = []
-    for rank, loaded in enumerate(
-        cluster.each(cluster.members, RowService.load, folder, conf.train.batch_rows, is_there)
-    ):
-        if loaded.built is None:
-            what = f"{cluster.node.membership.name(rank)}: {loaded.damage}"
+    for rank, part in enumerate(cluster.each(cluster.members, RowService.load, *given)):
+        if isinstance(part, str):
+            what = f"{cluster.node.membership.name(rank)}: {part}"
             raise DamagedError(folder, what, "Take another checkpoint")
-        parts.append(loaded.built)
+        parts.append(part)
     _check_dense(cluster, parts)
-    model, checkpoint = cluster.worker.model, open_checkpoint(folder)
-    for number, layout in enumerate(model.layout.tables):
-        check_count(checkpoint, layout.name, sum(part.rows[number] for part in parts))
-    return model
+    checkpoint = open_checkpoint(folder)
+    for name in parts[0].rows:
+        check_count(checkpoint, name, sum(part.rows[name] for part in parts))
+    return cluster.worker.model
 
 
 def start(cluster: Cluster, steps: int) -> None:
@@ -95,7 +92,7 @@ def start(cluster: Cluster, steps: int) -> None:
     cluster.each(cluster.members, RowService.start, steps)
 
 
-def _check_dense(cluster: Cluster, parts: Sequence[Built | Warmed]) -> None:
+def _check_dense(cluster: Cluster, parts: Sequence[Built]) -> None:
     for rank in cluster.others:  # servers have none yet
         if parts[rank].dense != parts[0].dense:
             raise Failure(
@@ -110,7 +107,7 @@ class ClusterOwners:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._writers = cluster, cluster.writers
 
-    def measure(self, model: Model, *, is_delta: bool) -> list[PartSize]:
+    def measure(self, _: Model, *, is_delta: bool) -> list[PartSize]:
         with self._cluster.node.named():
             sizes = self._cluster.each(self._writers, RowService.measure_part, is_delta)
         names = map(self._cluster.node.membership.name, self._writers)

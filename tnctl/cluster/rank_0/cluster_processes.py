@@ -51,7 +51,7 @@ class ClusterProcesses(OneProcess):
     def fill(self, start: WarmStart, model: Model) -> None:
         """The rows of the checkpoint go to their owners, the dense weights to all workers."""
         assert self._cluster is not None
-        building.fill(self._cluster, start)
+        building.fill(self._cluster, start, model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
@@ -69,7 +69,7 @@ class ClusterProcesses(OneProcess):
 
         return ClusterWriters(self._new_cluster)
 
-    def workers(self, conf: Conf, model: Model, steps: int, signals: Signals) -> ClusterWorkers:
+    def workers(self, conf: Conf, _: Model, steps: int, signals: Signals) -> ClusterWorkers:
         assert self._cluster is not None
         # The system may send a signal to the supervisor, which passes it on, and to each worker.
         signals.seconds_apart = SECONDS_OF_A_SIGNAL

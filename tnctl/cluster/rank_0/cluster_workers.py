@@ -182,7 +182,7 @@ class ClusterWorkers(Workers):
             with self._node.named():
                 self.share.start_pass(conf, position.passes, first, skipped)
                 has_batch = self.share.has_batches(1)
-            has_batch = any([wait() for wait in started]) or has_batch
+            has_batch = any([has_batch, *(wait() for wait in started)])
             self._batches = ClusterBatches(self, conf, of_pass, skipped, others, has_batch)
             yield self._batches
             self.pause()
@@ -278,9 +278,9 @@ class ClusterWorkers(Workers):
         self.pause()
         removed: Counter[str] = Counter()
         shares: dict[str, float] = {}
-        for evicted in self._cluster.each(self._cluster.members, RowService.end_period):
-            removed.update(evicted.rows)
-            for name, share in evicted.miscounted.items():
+        for rows, miscounted in self._cluster.each(self._cluster.members, RowService.end_period):
+            removed.update(rows)
+            for name, share in miscounted.items():
                 shares[name] = shares.get(name, 0.0) + share
         row_life.warn_of_sketches(shares)
         if any(removed.values()):

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 from tnctl import files
 from tnctl.cluster.messages.shapes import first_shards
 from tnctl.cluster.rank_0.cluster import Cluster
-from tnctl.cluster.workers.export_worker import Manifested
 from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
 from tnctl.schema import Conf
-from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.export import Chain, ExportRequest, Writers, WrittenGroups
 from tnctl.serving.rows.export_document import (
     ExportManifest,
@@ -47,20 +46,16 @@ class ClusterWriters(Writers):
         self._cluster = cluster = self._cluster_of(request.conf)
         # First here: what cannot be is reported as by one process.
         cluster.worker.select(request, chain)
-        checkpoint, since = request.checkpoint, None
-        if chain:
-            folder, newest = chain[-1]
-            since = Manifested(folder=folder, sha256=newest.sha256)
+        checkpoint, top = request.checkpoint, request.filter.top
         cluster.each(
             cluster.others,
             Worker.select_rows,
-            Manifested(folder=checkpoint.folder, sha256=checkpoint.manifest.sha256),
-            since,
+            (checkpoint.folder, checkpoint.manifest.sha256),
+            (chain[-1][0], chain[-1][1].sha256) if chain else None,
             request.encoding,
             request.precision,
             request.filter,
         )
-        top = request.filter.top
         with cluster.node.named():
             thresholds = () if top is None else self._thresholds(top)
             self._counts = cluster.each(cluster.workers, Worker.count_selected, thresholds)
@@ -100,13 +95,9 @@ class ClusterWriters(Writers):
         )
 
     def opened(self, folder: str, content: ExportManifest) -> Embeddings:
-        cluster = self._cluster
-        if len(cluster.workers) == 1:
-            cluster.worker.open_written(folder, content)
-            return cluster.worker.opened
-        with cluster.node.named():
-            cluster.each(cluster.workers, Worker.open_written, folder, content)
-        return ClusterEmbeddings(cluster)
+        with self._cluster.node.named():
+            self._cluster.each(self._cluster.workers, Worker.open_written, folder, content)
+        return ClusterEmbeddings(self._cluster)
 
     def _thresholds(self, top: int) -> tuple[Threshold | None, ...]:
         """The last of the top rows of each group."""

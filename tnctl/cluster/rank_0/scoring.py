@@ -16,7 +16,7 @@ from tnctl.cluster.rank_0 import building
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.workers.row_service import RowService
-from tnctl.cluster.workers.worker import UnitsPredicted, UnitsScored, Worker
+from tnctl.cluster.workers.worker import Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import Remainder
@@ -86,15 +86,6 @@ def _deal_units(cluster: Cluster, conf: Conf, split: str) -> list[int]:
     return [len(of_worker) for of_worker in dealt.values()]
 
 
-def _skipped_by_all(
-    conf: Conf, split: str, parts: Sequence[UnitsScored] | Sequence[UnitsPredicted]
-) -> Skipped:
-    skipped = Skipped(split, conf.data.bad_rows)
-    for part in parts:
-        skipped.add(part.skipped, part.reason)
-    return skipped
-
-
 def score(
     cluster: Cluster, conf: Conf, split: str, between: Callable[[], None]
 ) -> tuple[Scored, Counts]:
@@ -107,14 +98,14 @@ def score(
     moving = np.concatenate([np.empty(0, np.float32), *worker.share.moving])
     with cluster.node.named():
         parts = cluster.each(cluster.workers, Worker.evaluate, split, moving, model.recalibration)
-    counts = Counts(model.layout)
+    counts, skipped = Counts(model.layout), Skipped(split, conf.data.bad_rows)
     for units, part in zip(dealt, parts, strict=True):
         if len(part.rows) != units or not (
             part.present.keys() == part.ids.keys() == counts.present.keys()
         ):
             raise Failure("a worker has scored other units, or a model with other inputs")
         counts.merge(part.examples, part.present, part.ids)
-    skipped = _skipped_by_all(conf, split, parts)
+        skipped.take(part.skipped)
     if not counts.examples:
         raise none_left(Source(conf, split), skipped)
     skipped.report()
@@ -139,14 +130,16 @@ def predictions(cluster: Cluster, conf: Conf, split: str) -> Generator[pa.Table]
     dealt = _deal_units(cluster, conf, split)
     with waiting(f"predicting on {len(cluster.workers)} workers"), cluster.node.named():
         parts = cluster.each(cluster.workers, Worker.predict, split)
-    if [len(part.blocks) for part in parts] != dealt:
-        raise Failure("a worker has predicted other units")
-    skipped = _skipped_by_all(conf, split, parts)
-    if not any(any(part.blocks) for part in parts):
+    skipped = Skipped(split, conf.data.bad_rows)
+    for units, (blocks, skipped_rows) in zip(dealt, parts, strict=True):
+        if len(blocks) != units:
+            raise Failure("a worker has predicted other units")
+        skipped.take(skipped_rows)
+    if not any(any(blocks) for blocks, _ in parts):
         raise none_left(Source(conf, split), skipped)
     size = window_rows(conf.data.window, conf.train.batch_rows)
-    blocks = _in_order(cluster, [part.blocks for part in parts])
-    yield from prediction_blocks.in_windows(blocks, size)
+    tables = _in_order(cluster, [blocks for blocks, _ in parts])
+    yield from prediction_blocks.in_windows(tables, size)
     skipped.report()
 
 

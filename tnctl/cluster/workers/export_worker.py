@@ -1,7 +1,5 @@
 """The part of an export that a worker writes: the rows of its shards, in files of its own."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,25 +14,10 @@ from tnctl.serving.rows.embeddings import FileEmbeddings, chain_of
 from tnctl.serving.rows.export import Chain, ExportRequest, WrittenGroups, opened_part, write_groups
 from tnctl.serving.rows.export_document import ExportManifest, Filter, Threshold
 from tnctl.serving.rows.precision import Precision
-from tnctl.serving.rows.selection import Selection, TopRows
+from tnctl.serving.rows.selection import Selection
 from tnctl.tables.plans import shards_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class Manifested:
-    """A folder, and the SHA-256 of its manifest."""
-
-    folder: Text
-    sha256: Sha256
-
-    def check(self, sha256: str) -> None:
-        """Raise Failure unless the manifest there has this digest."""
-        refuse_if(
-            sha256 != self.sha256,
-            f"{self.folder} is not what worker 0 has read there. Name a folder of a storage that "
-            "all workers share, or run the command again",
-            Failure,
-        )
+Manifest = tuple[Text, Sha256]  # a folder, and the SHA-256 of its manifest
 
 
 class ExportWorker(RowService):
@@ -62,19 +45,18 @@ class ExportWorker(RowService):
     @command
     def select_rows(
         self,
-        checkpoint: Manifested,
-        since: Manifested | None,
+        checkpoint: Manifest,
+        since: Manifest | None,
         encoding: Text,
         precision: Precision,
         filter: Filter,
     ) -> None:
         """Do what `select` of rank 0 did."""
-        opened = open_checkpoint(checkpoint.folder)
-        checkpoint.check(opened.manifest.sha256)
-        chain: Chain = []
+        opened = open_checkpoint(checkpoint[0])
+        _check_same(checkpoint, opened.manifest.sha256)
+        chain = [] if since is None else chain_of(since[0])
         if since is not None:
-            chain = chain_of(since.folder)
-            since.check(chain[-1][1].sha256)
+            _check_same(since, chain[-1][1].sha256)
         request = ExportRequest(
             checkpoint=opened,
             conf=self.conf,
@@ -143,3 +125,12 @@ class ExportWorker(RowService):
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The rows of ids of this part, [n, columns], and whether they are known, [n]."""
         return self.opened.lookup(group, ids)
+
+
+def _check_same(manifest: Manifest, sha256: str) -> None:
+    refuse_if(
+        sha256 != manifest[1],
+        f"{manifest[0]} is not what worker 0 has read there. Name a folder of a storage that all "
+        "workers share, or run the command again",
+        Failure,
+    )

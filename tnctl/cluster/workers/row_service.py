@@ -24,6 +24,7 @@ from tnctl.checkpoint.owners import (
     WrittenPart,
     group_parts,
 )
+from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import command, completing_command
 from tnctl.cluster.node import Node
@@ -42,39 +43,15 @@ from tnctl.training.row_life import MemoryWatch, table_words
 MOST_SEEN_BYTES = 1 << 10  # of a file that all processes should see
 
 
-# ---- Results of commands -------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The digest of all that is dense, which must be that of rank 0, and the rows by table."""
+    """The digest of all that is dense, which must be that of rank 0, and rows by their names.
 
-    dense: documents.Sha256
-    rows: tuple[Count, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """The model of a checkpoint is made; or, for rank 0 to take another one, what is damaged."""
-
-    built: Built | None = None
-    damage: Text = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Warmed:
-    """The digest of `Built`, and the rows of this process by share group."""
+    Rows are those of a process, of each table, or of each share group after a warm start.
+    """
 
     dense: documents.Sha256
     rows: dict[str, Count]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evicted:
-    """Rows removed by share group, and the shares of `eviction.miscounted` by table."""
-
-    rows: dict[str, Count]
-    miscounted: dict[str, Share]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +61,6 @@ class TableCount:
     rows: Count
     bytes: Count
     groups: tuple[GroupPart, ...]
-
-
-# ---- Commands ------------------------------------------------------------------
 
 
 class RowService(ABC):
@@ -145,26 +119,27 @@ class RowService(ABC):
 
     @command
     @abstractmethod
-    def start_warm(self, folder: Text, sha256: documents.Sha256) -> Warmed:
+    def start_warm(self, folder: Text, sha256: documents.Sha256) -> Built:
         """Give the model that was built what a warm start begins with.
 
         `sha256` is the digest of the manifest of the checkpoint in `folder`.
         """
 
     @command
-    def load(self, folder: Text, batch_size: Count, working_folder: bool) -> Loaded:
+    def load(self, folder: Text, batch_size: Count, working_folder: bool) -> Built | Text:
         """Load this process's shards of a checkpoint; a worker all dense weights too.
 
-        `working_folder`: rank 0's paths start from there.
+        `working_folder`: rank 0's paths start from there. A text says what is damaged, for rank 0
+        to take another checkpoint; there it is raised as DamagedError.
         """
         self.node.serve_owner(None)
         self._drop_model()  # its memory is needed
         try:
-            return Loaded(built=self._made(self._loaded(folder, batch_size, working_folder)))
+            return self._made(self._loaded(folder, batch_size, working_folder))
         except DamagedError as error:
             if self.node.rank == 0:
                 raise
-            return Loaded(damage=error.what)
+            return error.what
 
     @command
     @abstractmethod
@@ -179,16 +154,17 @@ class RowService(ABC):
     def _loaded(self, folder: str, batch_size: int, working_folder: bool) -> ParameterTables:
         """The model of `load`. Raises DamagedError."""
 
-    @abstractmethod
     def _digest(self) -> str:
-        """The digest of all that is dense in the model."""
+        return NO_DIGEST
 
     def _drop_model(self) -> None:
         self._model = None
 
     def _made(self, model: ParameterTables) -> Built:
         self._model = model
-        return Built(dense=self._digest(), rows=tuple(table.rows for table in model.tables))
+        tables = zip(model.layout.tables, model.tables, strict=True)
+        rows = {layout.name: table.rows for layout, table in tables}
+        return Built(dense=self._digest(), rows=rows)
 
     # ---- Rows ----------------------------------------------------------------------
 
@@ -205,10 +181,10 @@ class RowService(ABC):
             table.set_counting(counting)
 
     @command
-    def end_period(self) -> Evicted:
-        """Evict as a day or an epoch ends."""
+    def end_period(self) -> tuple[dict[str, Count], dict[str, Share]]:
+        """Evict as a day or an epoch ends: rows by share group, `miscounted_by_table`."""
         shares = row_life.miscounted_by_table(self.model)
-        return Evicted(rows=row_life.remove_rows(self.model), miscounted=shares)
+        return row_life.remove_rows(self.model), shares
 
     @command
     def count_rows(self) -> tuple[TableCount, ...]:

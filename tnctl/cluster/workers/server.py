@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.rows import fill_tables
-from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.owners.owning import owner_of_server, take_shards
-from tnctl.cluster.workers.row_service import RowService, Warmed
+from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Sha256, Text, Uint32
 from tnctl.errors import Failure, refuse_if
@@ -34,7 +33,7 @@ class RowServer(RowService):
 
     _slice = 0, 0
 
-    def _new_model(self, statistics: Statistics, batch_size: int) -> ParameterTables:
+    def _new_model(self, statistics: Statistics, _: int) -> ParameterTables:
         """Tables without rows, and no dense weights."""
         layout, pool = plan(self.conf, statistics), pool_of(self.conf.train)
         tables = empty_tables(self.conf, layout, pool)
@@ -43,18 +42,15 @@ class RowServer(RowService):
         take_shards(model, self.node.membership, self.node.rank)
         return model
 
-    def _loaded(self, folder: str, batch_size: int, working_folder: bool) -> ParameterTables:
+    def _loaded(self, folder: str, batch_size: int, _: bool) -> ParameterTables:
         checkpoint = open_checkpoint(folder)
         model = self._new_model(checkpoint.statistics, batch_size)
         fill_tables(checkpoint, model, self.node.membership.shards(self.node.rank))
         return model
 
-    def _digest(self) -> str:
-        return NO_DIGEST
-
-    def start_warm(self, folder: Text, sha256: Sha256) -> Warmed:
+    def start_warm(self, folder: Text, sha256: Sha256) -> Built:
         start = start_again(self.conf, folder, sha256)
-        return Warmed(dense=NO_DIGEST, rows=start.transfer_rows(self.model))
+        return Built(dense=self._digest(), rows=start.transfer_rows(self.model))
 
     @command
     def make_dense(self, sizes: tuple[Count, ...], step: Count) -> None:

@@ -13,11 +13,12 @@ from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.node import Node
 from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.export_worker import ExportWorker
-from tnctl.cluster.workers.row_service import Warmed
+from tnctl.cluster.workers.row_service import Built
 from tnctl.cluster.workers.share import NextOf, Share, built, dense_digest, loaded, warmed
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batch_sizes import sized
 from tnctl.data.days import conf_of_day
+from tnctl.data.file_pieces import BadRows
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress, Remainder, Unit
 from tnctl.documents import Count, Name, Sha256, Text, Uint32
@@ -45,27 +46,16 @@ class Trained:
 class UnitsScored:
     """What a worker has of the units that it scored.
 
-    `rows` are the examples of each unit, `arrays` the names of their arrays. `skipped` rows could
-    not be read, the first of them for `reason`; the others are counts over all examples, by
-    input of the model.
+    `rows` are the examples of each unit, `arrays` the names of their arrays; the others are counts
+    over all examples, by input of the model.
     """
 
     rows: tuple[Count, ...]
     arrays: tuple[Name, ...]
-    skipped: Count
-    reason: Text
+    skipped: BadRows
     examples: Count
     present: dict[str, Count]
     ids: dict[str, Count]
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitsPredicted:
-    """The blocks of each unit that a worker predicted, and the rows that could not be read."""
-
-    blocks: tuple[Count, ...]
-    skipped: Count
-    reason: Text
 
 
 class Worker(ExportWorker):
@@ -118,10 +108,10 @@ class Worker(ExportWorker):
     def _drop_model(self) -> None:
         self._share = self._model = None
 
-    def start_warm(self, folder: Text, sha256: Sha256) -> Warmed:
+    def start_warm(self, folder: Text, sha256: Sha256) -> Built:
         owns_rows = self.node.rank in self.node.membership.writers
         rows = warmed(self.conf, self.model, folder, sha256, owns_rows=owns_rows)
-        return Warmed(dense=self._digest(), rows=rows)
+        return Built(dense=self._digest(), rows=rows)
 
     def start(self, steps: Uint32) -> None:
         self._share = new_share(self.conf, self.model, self.node, steps, self.next_of)
@@ -195,8 +185,7 @@ class Worker(ExportWorker):
         return UnitsScored(
             rows=tuple(rows),
             arrays=tuple(self._scores),
-            skipped=skipped.rows,
-            reason=skipped.first,
+            skipped=skipped,
             examples=counts.examples,
             present=counts.present,
             ids=counts.ids,
@@ -215,14 +204,13 @@ class Worker(ExportWorker):
         return array[first : first + rows]
 
     @command
-    def predict(self, split: Text) -> UnitsPredicted:
-        """Predict units of a split, into a file of this machine."""
-        share, skipped = self.share, Skipped(split, self.conf.data.bad_rows)
+    def predict(self, split: Text) -> tuple[tuple[Count, ...], BadRows]:
+        """Predict units of a split, into a file of this machine: how many blocks each unit has."""
+        units, skipped = self._taken_units(), Skipped(split, self.conf.data.bad_rows)
         self._predictions = PredictionBlocks()
-        blocks = self._predictions.predict(
-            share.inference, share.conf, split, self._taken_units(), skipped
-        )
-        return UnitsPredicted(blocks=tuple(blocks), skipped=skipped.rows, reason=skipped.first)
+        return self._predictions.predict(
+            self.share.inference, self.conf, split, units, skipped
+        ), skipped
 
     @command
     def read_predictions(self, block: Count) -> NDArray[np.uint8]:
