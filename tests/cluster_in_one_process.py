@@ -13,14 +13,13 @@ import numpy as np
 
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
-from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.transport.frames import FrameError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.workers import share
-from tnctl.cluster.workers.follower import Follower
 from tnctl.cluster.workers.server import RowServer
+from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped
 from tnctl.training.run import train
 
@@ -124,7 +123,7 @@ def following(conf, workers, transport=None):
 
     def follow(node):
         try:
-            (RowServer if node.rank >= workers else Follower)(conf, node).run()
+            (RowServer if node.rank >= workers else Worker)(conf, node).run()
         except BaseException as error:
             errors.append(error)
 
@@ -134,8 +133,7 @@ def following(conf, workers, transport=None):
     try:
         with mock.patch.object(share, "build", build):
             yield nodes[0], errors
-            for rank in range(1, workers + servers):
-                nodes[0].command(rank, commands.End()).result()
+            ClusterProcesses(nodes[0]).end()
     except BaseException as error:
         nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
         raise

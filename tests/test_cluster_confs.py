@@ -14,9 +14,9 @@ from cluster_in_one_process import train_together
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cluster import shared_output
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.workers import share
+from tnctl.cluster.workers.row_service import RowService
 from tnctl.composing import compose
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.windows import kept_negatives
@@ -272,7 +272,11 @@ def test_what_is_refused_before_training(tmp_path, monkeypatch):
     bounded = dataclasses.replace(conf, life=schema.Life(eviction=schema.Eviction(rows=1)))
     with pytest.raises(UserError, match="is 1 rows, and 2 workers own at least one each"):
         share.built(bounded, Statistics({"n": None}), 0, Membership(2))
-    monkeypatch.setattr(shared_output, "sees", lambda *_: False)
+
+    def see_output(self, name, content):
+        return self.node.rank == 0 and bool(name and content)
+
+    monkeypatch.setattr(RowService, "see_output", see_output)
     with pytest.raises(UserError, match="output=run: worker 1 does not see the file that worker 0"):
         train_together(conf, 2)
     assert not list(tmp_path.glob("run/workers/seen*"))

@@ -13,7 +13,8 @@ from test_export import CHANGING, FILTERS, history
 from tnctl import manifest
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-from tnctl.cluster.workers import export_parts
+from tnctl.cluster.workers import export_worker
+from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.errors import Failure, UserError
 from tnctl.serving.rows import export as exporting
 from tnctl.serving.rows.embeddings import open_embeddings
@@ -192,13 +193,13 @@ def test_a_worker_that_fails_ends_the_export_and_the_next_one_completes_it(
 
 def test_other_files_of_a_worker_are_refused(days, tmp_path, monkeypatch):
     run, folders = days
-    write = export_parts.ExportPart.write
+    write = ExportWorker.write_selected
 
-    def fewer(self, folder, to):
+    def write_selected(self, folder, to):
         written = write(self, folder, to)
-        return replace(written, files=dict(list(written.files.items())[self._node.rank :]))
+        return replace(written, files=dict(list(written.files.items())[self.node.rank :]))
 
-    monkeypatch.setattr(export_parts.ExportPart, "write", fewer)
+    monkeypatch.setattr(ExportWorker, "write_selected", write_selected)
     with pytest.raises(Failure, match="a worker has written other files than its part has"):
         together(run, folders[-1], tmp_path / "to")
     assert not (tmp_path / "to").exists()
@@ -207,7 +208,7 @@ def test_other_files_of_a_worker_are_refused(days, tmp_path, monkeypatch):
 def test_another_checkpoint_at_a_worker_is_refused(days, tmp_path, monkeypatch):
     run, folders = days
     other = replace(open_checkpoint(folders[-1]).manifest, sha256="0" * 64)
-    monkeypatch.setattr(export_parts, "open_checkpoint", lambda _: SimpleNamespace(manifest=other))
+    monkeypatch.setattr(export_worker, "open_checkpoint", lambda _: SimpleNamespace(manifest=other))
     with pytest.raises(Failure, match=r"^worker 1: .*/step-\d+ is not what worker 0 has read"):
         together(run, folders[-1], tmp_path / "to")
     assert not (tmp_path / "to").exists()
@@ -216,14 +217,14 @@ def test_another_checkpoint_at_a_worker_is_refused(days, tmp_path, monkeypatch):
 def test_a_folder_that_a_worker_does_not_share_is_refused(days, tmp_path, monkeypatch):
     run, folders = days
     numbers = itertools.count()
-    write = export_parts.ExportPart.write
+    write = ExportWorker.write_selected
 
-    def elsewhere(self, folder, to):
-        if self._node.rank:
+    def write_selected(self, folder, to):
+        if self.node.rank:
             folder = str(tmp_path / f"elsewhere-{next(numbers)}")
         return write(self, folder, to)
 
-    monkeypatch.setattr(export_parts.ExportPart, "write", elsewhere)
+    monkeypatch.setattr(ExportWorker, "write_selected", write_selected)
     with pytest.raises(UserError, match=r"worker 0 does not see .*-00001\.parquet, which worker 1"):
         together(run, folders[-1], tmp_path / "to")
     assert not (tmp_path / "to").exists()

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from tnctl.cluster.joining import members
-from tnctl.cluster.messages import commands, shapes
+from tnctl.cluster.messages import shapes
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import frames
 from tnctl.cluster.transport.frames import Frame, Kind
 from tnctl.cluster.transport.session import Client, Server
+from tnctl.cluster.workers.row_service import RowService
 from tnctl.errors import Failure
 
 
@@ -76,7 +77,7 @@ def test_what_is_still_being_sent_is_not_sent_again():
         is_sending[0] = state
         node.receive(Frame(Kind.RESEND, 1, 1, 1))
         node.receive(Frame(Kind.HEARTBEAT, 1, 1))
-        barrier = node.request(0, Kind.COMMAND, commands.encode(commands.End()))
+        barrier = node.command(0, RowService.end)
         node.commands.get(timeout=10)[1](b"")
         assert barrier.result(10) == b""
     assert sent == [Kind.READ, Kind.READ] and not reply.done()

@@ -13,7 +13,7 @@ from test_checkpoint_owners import DividedRun, _graph, in_json
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-from tnctl.cluster.workers import follower
+from tnctl.cluster.workers import worker
 from tnctl.manifest import DamagedError
 from tnctl.serving.rows import export as exporting
 from tnctl.training import run
@@ -53,17 +53,17 @@ def copied(folder, to):
 
 
 class Models:
-    """The models that followers load."""
+    """The models that workers load."""
 
     def __init__(self, monkeypatch):
         self.loaded = {}
-        load = follower.loaded
+        load = worker.loaded
 
         def remember(conf, folder, rank, workers):
             self.loaded[rank] = load(conf, folder, rank, workers)
             return self.loaded[rank]
 
-        monkeypatch.setattr(follower, "loaded", remember)
+        monkeypatch.setattr(worker, "loaded", remember)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -71,9 +71,10 @@ def test_any_number_of_workers_loads_the_same_bytes(saved, monkeypatch, workers)
     (_, run), [*_, (_, folder)] = saved
     models = Models(monkeypatch)
     with cluster_in_one_process.following(run.conf, workers) as (node, errors):
-        models.loaded[0] = ClusterProcesses(node).load(open_checkpoint(str(folder)), run.conf)
+        model = ClusterProcesses(node).load(open_checkpoint(str(folder)), run.conf)
     assert not errors
     by_rank = [models.loaded[rank] for rank in range(workers)]
+    assert by_rank[0] is model
     loaded = b"".join(part.tobytes() for model in by_rank for part in model.tables[0].records())
     assert [loaded] == run.records()
     for model in by_rank:

@@ -59,23 +59,23 @@ os.register_at_fork(after_in_child=begin)
 AT_A_COMMAND = """
 import os, signal
 def begin():
+    from tnctl.cluster.messages import commands
     from tnctl.cluster.node import Node
-    from tnctl.cluster.workers.follower import Follower
     rank, name = os.environ["AT"].split()
-    def act(node, command):
-        if node.rank == int(rank) and type(command).__name__ == name:
+    def act(at, called):
+        if (at, called) == (int(rank), name):
             if not os.path.exists("acted"):
                 open("acted", "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
-    send, do = Node.command, Follower.do
-    def send_and_act(self, to, command):
-        sent = send(self, to, command)
-        act(self, command)
+    send, run = Node.command, commands.run
+    def send_and_act(self, to, method, *given):
+        sent = send(self, to, method, *given)
+        act(self.rank, method.__name__)
         return sent
-    def do_and_act(self, command):
-        act(self._node, command)
-        return do(self, command)
-    Node.command, Follower.do = send_and_act, do_and_act
+    def run_and_act(target, body):
+        act(getattr(target, "node", None) and target.node.rank, commands.name_of(body))
+        return run(target, body)
+    Node.command, commands.run = send_and_act, run_and_act
 os.register_at_fork(after_in_child=begin)
 """
 
@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path):
 
 def test_what_others_send_is_checked():
     with pytest.raises(Failure, match="predictions of another worker are wrong"):
-        prediction_blocks.parsed(b"not a stream")
+        prediction_blocks.parsed(np.zeros(9, np.uint8))
     with pytest.raises(Failure, match="block 0 of predictions was requested, and there is none"):
         prediction_blocks.PredictionBlocks().read(0)
 
@@ -267,7 +267,7 @@ READINGS = (
     ("verify-serving", "output=run"),
 )
 # The command of worker 0 at which a worker is killed, of each.
-KILLED_AT = ("Evaluate", "SendPredictions", "WriteSelected", "FindKeys")
+KILLED_AT = ("evaluate", "read_predictions", "write_selected", "find_keys")
 
 
 @pytest.fixture

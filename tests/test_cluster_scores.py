@@ -1,15 +1,17 @@
 """Scores of several workers, gathered in blocks, are those of one process."""
 
-from concurrent.futures import Future
-
 import cluster_in_one_process
 import numpy as np
 import pytest
+from dataless_runs import conf_of as conf_without_data
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.messages import commands, scores
+from tnctl.cluster.node import Node
+from tnctl.cluster.rank_0 import building
+from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
@@ -37,24 +39,24 @@ def dealt(whole, rows, workers):
         units = range(rank, len(rows), workers)
         chosen = [np.arange(ends[unit] - rows[unit], ends[unit]) for unit in units]
         taken = np.concatenate(chosen or [np.empty(0, int)]).astype(int)
-        arrays = {name: getattr(whole, name)[taken] for name in scores.arrays_of(whole)}
+        arrays = {name: array[taken] for name, array in scores.arrays_of(whole).items()}
         yield Scored(HEADS, **arrays), [rows[unit] for unit in units]
 
 
 def gathered(by_worker, requested=None):
-    """What rank 0 puts together; a request is answered at once."""
+    """What rank 0 puts together; a request is answered when it is waited for."""
 
-    def request(rank, first, rows):
-        reply = Future()
-        reply.set_result(scores.block_of(by_worker[rank][0], first, rows))
-        if requested is not None:
-            requested.append((rank, len(reply.result())))
-        return reply
+    def request(name, blocks):
+        for rank, (first, rows) in blocks.items():
+            block = scores.arrays_of(by_worker[rank][0])[name][first : first + rows]
+            if requested is not None:
+                requested.append(block.nbytes)
+            yield lambda block=block: block
 
     return scores.gathered(
-        by_worker[0][0],
+        len(HEADS),
         [rows for _, rows in by_worker],
-        [scores.arrays_of(scored) for scored, _ in by_worker],
+        [tuple(scores.arrays_of(scored)) for scored, _ in by_worker],
         request,
         lambda: None,
     )
@@ -66,16 +68,16 @@ def test_examples_are_put_together_in_the_order_of_units(monkeypatch, workers, n
     draws = np.random.default_rng(workers)
     monkeypatch.setattr(scores, "BLOCK_BYTES", 600)
     for _ in range(20):
-        rows = (draws.integers(0, 40, draws.integers(1, 12)) * draws.integers(0, 2)).tolist()
+        rows = [3, *draws.integers(0, 40, draws.integers(0, 12)).tolist()]
         whole, requested = examples(draws, sum(rows), names), []
         by_worker = list(dealt(whole, rows, workers))
         together = gathered(by_worker, requested)
-        assert scores.arrays_of(together) == names and together.heads == HEADS
-        for name in names:
-            array, expected = getattr(together, name), getattr(whole, name)
+        assert tuple(together) == names
+        for name, array in together.items():
+            expected = getattr(whole, name)
             assert array.dtype == expected.dtype and array.shape == expected.shape
             assert array.tobytes() == expected.tobytes()
-        assert all(size <= 600 for _, size in requested)
+        assert all(size <= 600 for size in requested)
 
 
 def test_workers_without_examples_have_no_say_in_their_columns():
@@ -83,8 +85,7 @@ def test_workers_without_examples_have_no_say_in_their_columns():
     whole = examples(draws, 5)
     nothing = Scored(HEADS, np.empty((0, 2), np.float32), np.empty((0, 2), np.float32))
     together = gathered([(nothing, [0]), (whole, [5]), (nothing, [])])
-    assert together.group.tobytes() == whole.group.tobytes()
-    assert len(gathered([(nothing, [0]), (nothing, [0])]).labels) == 0
+    assert together["group"].tobytes() == whole.group.tobytes()
 
 
 def test_examples_that_do_not_fit_together_are_refused():
@@ -92,19 +93,37 @@ def test_examples_that_do_not_fit_together_are_refused():
     first, second = examples(draws, 5), examples(draws, 4, ("logits", "labels"))
     with pytest.raises(Failure, match=r"different columns: .*group"):
         gathered([(first, [5]), (second, [4])])
-    with pytest.raises(Failure, match="2 scores from 4 on were requested, there are 5"):
-        scores.block_of(first, 4, 2)
-    reply = Future()
-    reply.set_result(bytes(7))
-    names = scores.arrays_of(second)
-    with pytest.raises(Failure, match="worker 1 sent 7 bytes of scores, instead of 64"):
-        scores.gathered(second, [[4], [4]], [names] * 2, lambda *_: reply, lambda: None)
+    names = tuple(scores.arrays_of(second))
+    for wrong in (np.empty((3, 2), np.float32), np.empty((4, 2)), np.empty(8, np.float32)):
+        with pytest.raises(
+            Failure, match=r"worker 0 sent logits of .*, instead of float32 \(4, 2\)"
+        ):
+            scores.gathered(
+                2,
+                [[4], [4]],
+                [names] * 2,
+                lambda *_, wrong=wrong: [lambda: wrong] * 2,
+                lambda: None,
+            )
+
+
+def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
+    worker = Worker(conf_without_data(tmp_path), Node(0, 1, 1, print))
+    worker._scores = {"labels": np.arange(5, dtype=np.float32)}
+    assert worker.read_scores("labels", 0, 2).tolist() == [0, 1]
+    with pytest.raises(Failure, match="2 labels from 4 on were requested, there are 5"):
+        worker.read_scores("labels", 4, 2)
+    assert worker.read_scores("labels", 2, 3).tolist() == [2, 3, 4]
+    with pytest.raises(Failure, match="1 labels from 0 on were requested, there are 0"):
+        worker.read_scores("labels", 0, 1)
+    worker.node.close()
 
 
 def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
     """Blocks of 3 rows, a command for each unit, and one for each text of a vocabulary."""
     monkeypatch.setattr(scores, "BLOCK_BYTES", 3 * 16)
-    monkeypatch.setattr(commands, "PER_COMMAND", 1)
+    for module in (commands, building):
+        monkeypatch.setattr(module, "PER_COMMAND", 1)
     for split in ("validation", "test"):
         header, *lines = (parts / f"clicks/{split}.csv").read_text().splitlines(keepends=True)
         for number in range(5):

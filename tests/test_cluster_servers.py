@@ -27,7 +27,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0 import cluster_workers
-from tnctl.cluster.rank_0.reading_together import ClusterReaders
+from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.workers.server import RowServer
 from tnctl.errors import Stopped
 from tnctl.evaluation.model_readers import LocalReader
@@ -152,21 +152,21 @@ def test_asynchronous_checkpoints_have_the_rows_of_all_servers(
     parts, monkeypatch, workers, servers, staleness
 ):
     """Deltas between steps, evictions, batch norm; all servers are at the step of the workers."""
-    row_servers, start = {}, RowServer._start
+    row_servers, start = {}, RowServer.start
 
     def note_start(server, steps):
         start(server, steps)
-        row_servers[server._node.rank] = server
+        row_servers[server.node.rank] = server
 
-    monkeypatch.setattr(RowServer, "_start", note_start)
+    monkeypatch.setattr(RowServer, "start", note_start)
     conf = conf_of(parts, monkeypatch, *IN_PARTS, *LIFE_OF_ROWS, "train.batch_size=64")
     report = together(with_servers(conf, servers, mode="async", staleness=staleness), workers)
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     checkpoint = loading.newest("run")
     assert checkpoint.step == report.steps
-    steps = [server._node._owner.parameters.steps for server in row_servers.values()]
+    steps = [server.node._owner.parameters.steps for server in row_servers.values()]
     assert steps == [report.steps] * servers
-    models = [row_servers[rank].tables for rank in sorted(row_servers)]
+    models = [row_servers[rank].model for rank in sorted(row_servers)]
     assert len({model.dense.step for model in models}) == 1
     for place, table in enumerate(checkpoint.manifest.tables):
         saved = b"".join(part.tobytes() for part in rows.stream(checkpoint, table.name))
@@ -191,7 +191,7 @@ def test_the_model_of_a_checkpoint_is_read(workspace, monkeypatch):
     checkpoint = loading.newest("run")
     conf = with_servers(conf, 2)
     with cluster_in_one_process.following(conf, 2) as (node, errors):
-        readers = ClusterReaders(node, conf, checkpoint)
+        readers = ClusterProcesses(node).readers(checkpoint, conf)
         metrics = readers.metrics("test")
     assert not errors
     assert metrics == LocalReader(checkpoint, conf).metrics("test")

@@ -241,7 +241,7 @@ if "tnctl.launch.worker" in sys.orig_argv:
 @pytest.mark.long
 @needs_ray
 @pytest.mark.parametrize(("kind", "method"), [
-    ("tnctl.cluster.workers.follower.Follower", "_evaluate"),
+    ("tnctl.cluster.workers.worker.Worker", "evaluate"),
     ("tnctl.checkpoint.owners.PartWriter", "finish"),
 ])  # fmt: skip
 def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):

@@ -20,11 +20,10 @@ import pytest
 
 from tnctl import documents, schema
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.messages import commands
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import share
-from tnctl.cluster.workers.follower import Follower
+from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
 from tnctl.schema import Slot
@@ -71,7 +70,7 @@ def conf_of(folder, change=None, start="run", output="new", **of_warm):
 def cluster(conf, workers):
     """Rank 0's processes, and the other workers as threads."""
     nodes = cluster_in_one_process.cluster(workers)
-    followers = [Follower(conf, node) for node in nodes[1:]]
+    followers = [Worker(conf, node) for node in nodes[1:]]
 
     def follow(follower):
         with contextlib.suppress(UserError):  # it has sent it to rank 0
@@ -92,8 +91,7 @@ def cluster(conf, workers):
             mock.patch.object(dense_transfer, "build_network", alone),
         ):
             yield ClusterProcesses(nodes[0]), followers
-            for reply in nodes[0].command_others(commands.End()):
-                reply.result()
+            ClusterProcesses(nodes[0]).end()
     except BaseException:
         nodes[0].fail(Failure("the test ends"))
         raise

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tnctl.cluster.joining.assignment import Supervised
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.node import Node
-from tnctl.cluster.workers.command_loop import CommandLoop
+from tnctl.cluster.workers.row_service import RowService
 from tnctl.schema import Cluster, Conf
 
 
@@ -14,7 +14,7 @@ def membership_of(supervised: Supervised, cluster: Cluster) -> Membership:
     return Membership(supervised.assignment.ranks - cluster.servers, cluster.servers)
 
 
-def loop_of(membership: Membership, rank: int) -> Callable[[Conf, Node], CommandLoop]:
+def loop_of(membership: Membership, rank: int) -> Callable[[Conf, Node], RowService]:
     """What runs the commands of rank 0 in a process of a rank, and imports all that it needs.
 
     To be called before the process joins, for imports take long. Those of rank 0 are imported too.
@@ -24,6 +24,6 @@ def loop_of(membership: Membership, rank: int) -> Callable[[Conf, Node], Command
 
         return RowServer
     from tnctl.cluster.rank_0 import cluster_processes  # noqa: F401 - of rank 0
-    from tnctl.cluster.workers.follower import Follower
+    from tnctl.cluster.workers.worker import Worker
 
-    return Follower
+    return Worker

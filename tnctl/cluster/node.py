@@ -9,7 +9,7 @@ rank 0. It also runs its own exchanges, unless rows are read ahead: then a threa
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -17,7 +17,8 @@ from typing import Any
 
 from tnctl.cluster.joining.members import Problem, problem_of
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.commands import Command, encode, name_of
+from tnctl.cluster.messages import commands
+from tnctl.cluster.messages.commands import Given, Method, Respond
 from tnctl.cluster.owners.owner import Owner
 from tnctl.cluster.transport.frames import BODY_LIMITS, NOTICES, Body, Kind
 from tnctl.cluster.transport.once import Answers, Calls, Envelope, Reply
@@ -27,9 +28,6 @@ from tnctl.errors import Failure, UserError
 # Bytes there and back, below which an exchange shows the network's delay, not its speed.
 LEAST_TIMED = 1 << 16
 SECONDS_BETWEEN_LOOKS = 0.5  # whether this process has failed, while an earlier call is missing
-Respond = Callable[[Body], None]
-
-
 Call = Callable[[int, Envelope, Body], "Future[Reply]"]
 
 
@@ -58,7 +56,7 @@ class Node:
         self.on_machine = workers
         """how many of the workers are on this machine"""
         self.commands: SimpleQueue[Any] = SimpleQueue()
-        self._routes: dict[str, SimpleQueue[tuple[bytes, Respond]]] = {}
+        self._routes: dict[str, Callable[[Body, Respond], None]] = {}
         self._call, self._fail_others = call, fail_others
         self.owner_seconds = self.network_seconds = 0.0
         self.sent_bytes = self.received_bytes = 0
@@ -131,21 +129,11 @@ class Node:
         with contextlib.suppress(InvalidStateError):  # this worker has failed meanwhile
             future.set_result(reply)
 
-    def command(self, rank: int, command: Command) -> "Future[Body]":
-        """Send a command to a worker."""
-        return self.request(rank, Kind.COMMAND, encode(command))
-
-    def command_others(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to all other workers."""
-        return [self.command(rank, command) for rank in range(1, self.workers)]
-
-    def command_members(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to all other workers and to all servers, in this order."""
-        return [self.command(rank, command) for rank in range(1, self.membership.size)]
-
-    def command_writers(self, command: Command) -> "list[Future[Body]]":
-        """Send a command of rank 0 to those that own rows, beside itself."""
-        return [self.command(rank, command) for rank in self.membership.writers if rank]
+    def command(
+        self, rank: int, method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwargs
+    ) -> "Future[Body]":
+        """Send a command to another process; the reply is for `commands.result`."""
+        return self.request(rank, Kind.COMMAND, commands.request(method, *args, **kwargs))
 
     # ---- Requests of others --------------------------------------------------------
 
@@ -162,9 +150,12 @@ class Node:
         for request in early:
             self._start(*request)
 
-    def route(self, names: Iterable[str], to: "SimpleQueue[tuple[bytes, Respond]]") -> None:
-        """Put the commands of these names into another queue than `commands`."""
-        self._routes |= dict.fromkeys(names, to)
+    def route(self, method: Method[..., Any], to: Callable[[Body, Respond], None]) -> None:
+        """Give requests for a command, with what takes the replies, to `to` instead of `commands`.
+
+        It is called by the thread that brings the request.
+        """
+        self._routes[method.__name__] = to
 
     def answer(self, peer: int, envelope: Envelope, body: Body) -> "Future[Body]":
         """Run a call of another process, unless it is a call that was run before; its reply.
@@ -188,15 +179,17 @@ class Node:
         """Run a request, which may be answered later."""
         try:
             if kind is Kind.COMMAND:
-                content = bytes(body)
-                queue = self._routes.get(name_of(content), self.commands)
-                queue.put((content, lambda answer: self._reply(peer, reply, answer)))
+                take = self._routes.get(commands.name_of(body), self._queue)
+                take(body, lambda answer: self._reply(peer, reply, answer))
             else:
                 self._own(peer, kind, body, reply)
         except Exception as error:
             if is_unexpected(error):
                 show_traceback(error)
             self.fail(error)
+
+    def _queue(self, body: Body, respond: Respond) -> None:
+        self.commands.put((body, respond))
 
     def _own(self, peer: int, kind: Kind, body: Body, reply: "Future[Body]") -> None:
         """Let the owner take an exchange, a notice or a read, and answer what can be answered."""

@@ -8,7 +8,6 @@ from tnctl.cluster import stop_requests
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.following import loop_of, membership_of
 from tnctl.cluster.joining.assignment import Supervised
-from tnctl.cluster.messages import commands
 from tnctl.cluster.worker_errors import (
     ending_of,
     is_unexpected,
@@ -48,10 +47,9 @@ def work(supervised: Supervised, lead: Lead) -> int:
             from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 
             processes = ClusterProcesses(node)
-            stop_requests.obey(node, processes)  # before other imports, which take seconds
+            stop_requests.StopRequests(node, processes)  # before other imports, which take seconds
             code = lead(conf, processes, task)
-            for reply in node.command_members(commands.End()):
-                reply.result()
+            processes.end()
     except Exception as error:
         if is_unexpected(error):
             show_traceback(error)

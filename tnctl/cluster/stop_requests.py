@@ -2,12 +2,11 @@
 
 import os
 import signal
-import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tnctl.cluster.messages import commands
-from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.node import Node
+from tnctl.documents import Count
 
 if TYPE_CHECKING:
     from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
@@ -19,32 +18,26 @@ def send_signals(node: Node) -> None:
     """On another rank than 0: from now on a signal is a request to worker 0."""
 
     def ask_to_stop(number: int, _: object) -> None:
-        node.command(0, commands.Stop(signal=number))
+        node.command(0, StopRequests.stop, number)
 
     for number in HANDLED:
         signal.signal(number, ask_to_stop)
 
 
-def obey(node: Node, processes: "ClusterProcesses") -> None:
+class StopRequests:
     """On rank 0: from now on this process gets the signals that others have received."""
-    requests: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
-    node.route({"stop"}, requests)
-    threading.Thread(target=_pass_signals, args=(requests, processes), daemon=True).start()
 
+    def __init__(self, node: Node, processes: "ClusterProcesses") -> None:
+        self._processes = processes
+        node.route(StopRequests.stop, commands.answering(self))
 
-def _pass_signals(
-    requests: "SimpleQueue[tuple[bytes, Respond]]", processes: "ClusterProcesses"
-) -> None:
-    """Give this process the signal that others have received: rank 0 saves, and ends all.
+    @commands.command
+    def stop(self, number: Count) -> None:
+        """Give this process the signal that another one has received: rank 0 saves, and ends all.
 
-    Not a second one: all of them may have received the first, and it must not keep rank 0 from
-    saving.
-    """
-    while True:
-        body, respond = requests.get()
-        command = commands.command_of(body)
-        assert isinstance(command, commands.Stop)
-        respond(commands.encode(commands.Done()))
-        is_first = processes.signals is None or not processes.signals.received
-        if is_first and command.signal in HANDLED:
-            os.kill(os.getpid(), command.signal)
+        Not a second one: all of them may have received the first, and it must not keep rank 0 from
+        saving.
+        """
+        signals = self._processes.signals
+        if (signals is None or not signals.received) and number in HANDLED:
+            os.kill(os.getpid(), number)

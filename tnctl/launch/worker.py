@@ -42,7 +42,7 @@ def load(command: str) -> None:
     quiet_tensorflow()
     import_module("tnctl.cluster.process")
     import_module("tnctl.cluster.rank_0.cluster_processes")
-    import_module("tnctl.cluster.workers.follower")
+    import_module("tnctl.cluster.workers.worker")
     if command == TRAIN:
         import_module("tnctl.training.report.terminal_tables")
         import_module("tnctl.training.run")

@@ -3,10 +3,12 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.cluster.transport.frames import Body
+from tnctl.cluster.messages.commands import BLOCK_BYTES
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import one_table
 from tnctl.data.unit_records import Unit
@@ -14,8 +16,6 @@ from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.predictions import predicted_windows
 from tnctl.schema import Conf
-
-BLOCK_BYTES = 16 << 20
 
 
 class PredictionBlocks:
@@ -30,7 +30,7 @@ class PredictionBlocks:
 
     def predict(
         self, inference: Inference, conf: Conf, split: str, units: Sequence[Unit], skipped: Skipped
-    ) -> list[int]:
+    ) -> tuple[int, ...]:
         """Predict units of a split; how many blocks each unit has."""
         counts = []
         for unit in units:
@@ -41,16 +41,16 @@ class PredictionBlocks:
                     self._add(table.slice(start, rows))
                 after = len(self._ends)
             counts.append(after - before)
-        return counts
+        return tuple(counts)
 
-    def read(self, number: int) -> bytes:
+    def read(self, number: int) -> NDArray[np.uint8]:
         """A block, by its number among all. Raises Failure when it is not there."""
         if number + 1 >= len(self._ends):
             raise Failure(f"block {number} of predictions was requested, and there is none")
         start, end = self._ends[number : number + 2]
         with files.translated(self._path):
             self._file.seek(start)
-            return self._file.read(end - start)
+            return np.frombuffer(self._file.read(end - start), np.uint8)
 
     def _add(self, table: pa.Table) -> None:
         stream = pa.BufferOutputStream()
@@ -62,7 +62,7 @@ class PredictionBlocks:
         self._ends.append(self._file.tell())
 
 
-def parsed(block: Body) -> pa.Table:
+def parsed(block: NDArray[np.uint8]) -> pa.Table:
     """The predictions in a block. Raises Failure."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(block)) as reader:

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import cast
 
-from tnctl.cluster.messages import commands, server_commands
-from tnctl.cluster.node import Node
+from tnctl.cluster.messages import commands
+from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers.async_share import AsyncShare
 from tnctl.cluster.workers.leases import Leases
+from tnctl.cluster.workers.worker import Worker
 from tnctl.data.unit_records import Remainder
-from tnctl.model.building import Model
 from tnctl.schema import Conf
 from tnctl.training.state import PassPosition, PassSums
 from tnctl.training.workers import Signals
@@ -25,15 +25,15 @@ class AsyncClusterWorkers(ClusterWorkers):
     clock of all. `pause` lets every worker push what it has pulled.
     """
 
-    def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals, node: Node) -> None:
-        self._leases = Leases(node)
+    def __init__(self, conf: Conf, cluster: Cluster, steps: int, signals: Signals) -> None:
+        self._leases = Leases(cluster.node)
         self._sums: PassSums | None = None
         self._is_training = False
         self._trainings = 0  # since the workers began, as they count them
-        super().__init__(conf, model, steps, signals, node)
+        super().__init__(conf, cluster, steps, signals)
 
-    def _begin(self, model: Model, steps: int) -> None:
-        super()._begin(model, steps)
+    def _begin(self, steps: int) -> None:
+        super()._begin(steps)
         parameters = cast(AsyncShare, self.share).parameters
         parameters.is_interrupted = lambda: self.signals.received
 
@@ -59,7 +59,7 @@ class AsyncClusterWorkers(ClusterWorkers):
         self._is_training = True
         share.parameters.resume(rate_factor)
         # Only now: owners take exchanges of the others after the first one of rank 0.
-        self._training = self._node.command_others(commands.Train())
+        self._training = self._begin_training()
         self._trainings += 1
 
     def _look(self, share: AsyncShare, rate_factor: float) -> None:
@@ -75,7 +75,8 @@ class AsyncClusterWorkers(ClusterWorkers):
     def _drain_others(self) -> None:
         """With servers: let workers, which see no messages of others, pull no more batches."""
         if self._node.servers:
-            self._node.command_others(server_commands.Drain(training=self._trainings))
+            for rank in self._cluster.others:
+                self._node.command(rank, AsyncShare.drain, self._trainings)
 
     def _others_train(self) -> bool:
         return any(not future.done() for future in self._training)
@@ -104,7 +105,7 @@ class AsyncClusterWorkers(ClusterWorkers):
                 share.train(share.parameters.rate_factor)
             share.finish()
         trained, self._training = self._training, []
-        replies = commands.replies_of(commands.Trained, trained)
+        replies = commands.results(Worker.train, trained)
         share.parameters.pause()
         self._is_training = False
         self._add_figures(share)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import Any, cast
 
 import numpy as np
@@ -15,20 +14,19 @@ from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.messages.work import WorkSums, figures_of_servers
-from tnctl.cluster.node import Node, Respond
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.rank_0 import key_lookup
-from tnctl.cluster.rank_0.building_together import load_together, start_together
-from tnctl.cluster.rank_0.cluster_counts import counts_by_worker, together
-from tnctl.cluster.rank_0.cluster_owners import ClusterOwners
-from tnctl.cluster.rank_0.scoring_together import score_together, send_units
+from tnctl.cluster.rank_0 import building, scoring
+from tnctl.cluster.rank_0.building import ClusterOwners
+from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.transport.frames import Body
-from tnctl.cluster.workers.async_share import new_share
+from tnctl.cluster.workers.row_service import RowService, TableCount
+from tnctl.cluster.workers.share import Share
+from tnctl.cluster.workers.worker import Trained, Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source
 from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import none_left
-from tnctl.evaluation.importance import NormSum, norm_sums
+from tnctl.evaluation.importance import NormSum
 from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import Counts
@@ -36,9 +34,9 @@ from tnctl.model.building import Model
 from tnctl.model.parameter_tables import TableFigures
 from tnctl.progress import say
 from tnctl.schema import Conf
+from tnctl.tables import Figures
 from tnctl.training import row_life
 from tnctl.training.report.worker_figures import WorkerSums
-from tnctl.training.row_life import MemoryWatch
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
 from tnctl.training.workers import Batches, Signals, SplitMetrics, Workers
@@ -78,7 +76,7 @@ class ClusterBatches(Batches):
             self._of_pass.report_skipped()
         return self._has_batch
 
-    def add(self, first: Progress | None, others: Sequence[commands.Trained]) -> None:
+    def add(self, first: Progress | None, others: Sequence[Trained]) -> None:
         """Take in what this worker and the others have trained since the last pause."""
         for number, trained in enumerate(others):
             self._skipped.add(trained.skipped - self._reported[number], trained.reason)
@@ -99,25 +97,28 @@ class ClusterWorkers(Workers):
     all gradients applied, and is called by every method that needs it.
     """
 
-    def __init__(self, conf: Conf, model: Model, steps: int, signals: Signals, node: Node) -> None:
-        self._conf, self.signals, self._node = conf, signals, node
-        self._training: list[Future[Body]] = []  # replies to `Train`, while workers train
+    def __init__(self, conf: Conf, cluster: Cluster, steps: int, signals: Signals) -> None:
+        self._conf, self.signals = conf, signals
+        self._cluster, self._node = cluster, cluster.node
+        self._training: list[Future[Body]] = []  # replies to `Worker.train`, while workers train
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._warning = ""  # the last one about workers without data
-        self.owners = ClusterOwners(conf, node)
-        self._work = WorkSums(node.workers, reads_ahead=conf.cluster.mode == "async")
-        self._totals = [(0.0, 0.0, 0.0)] * node.servers
-        self._memory = MemoryWatch(model, node.on_machine)
-        self._shortages: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
-        node.route({"shortage"}, self._shortages)
-        self._begin(model, steps)
+        self.owners = ClusterOwners(cluster)
+        self._work = WorkSums(cluster.node.workers, reads_ahead=conf.cluster.mode == "async")
+        self._totals = [(0.0, 0.0, 0.0)] * cluster.node.servers
+        cluster.worker.next_of = signals.next_of
+        cluster.node.route(RowService.take_shortage, commands.answering(cluster.worker))
+        self._begin(steps)
 
-    def _begin(self, model: Model, steps: int) -> None:
-        replies = start_together(self._node, model, steps)
-        self.share = new_share(self._conf, model, self._node, steps, self.signals.next_of)
-        commands.replies_of(commands.Done, replies)
+    def _begin(self, steps: int) -> None:
+        building.start(self._cluster, steps)
         self._groups = self._counted()
+
+    @property
+    def share(self) -> Share:
+        """What this worker does of the training."""
+        return self._cluster.worker.share
 
     @property
     def steps(self) -> int:
@@ -152,7 +153,7 @@ class ClusterWorkers(Workers):
         membership, replies = self._node.membership, self.share.parameters.last
         if membership.size == 1:
             return None
-        held: list[Sequence[Owned | commands.TableCount]] = list(self._parts)
+        held: list[Sequence[Owned | TableCount]] = list(self._parts)
         for rank, reply in zip(membership.owners, replies, strict=False):  # none at a pause
             held[rank] = reply.owned
         if membership.servers and replies:
@@ -164,15 +165,8 @@ class ClusterWorkers(Workers):
         return WorkerSums(workers + of_servers, self._work.exchanged())
 
     def shortage(self) -> str | None:
-        if not self._shortages.empty():
-            body, respond = self._shortages.get()
-            respond(commands.encode(commands.Done()))
-            received = commands.reply_of(commands.Shortage, body)
-            return f"{self._node.membership.name(received.rank)}: {received.reason}"
-        reason = self._memory.shortage(self.model)
-        return (
-            reason if reason is None or self._node.membership.size == 1 else f"worker 0: {reason}"
-        )
+        worker = self._cluster.worker
+        return worker.shortages.popleft() if worker.shortages else worker.shortage()
 
     # ---- A pass ------------------------------------------------------------------
 
@@ -184,19 +178,17 @@ class ClusterWorkers(Workers):
             say(f"warning: {warning}")
             self._warning = warning
         first, others = self._deal(of_pass), self._node.workers - 1
-        replies = self._node.command_others(
-            commands.StartPass(day=position.day, passes=position.passes)
-        )
+        given = position.day, position.passes
+        started = self._cluster.send(Worker.start_pass, dict.fromkeys(self._cluster.others, given))
         try:
             with self._node.named():
                 self.share.start_pass(conf, position.passes, first, skipped)
                 has_batch = self.share.has_batches(1)
-            started = commands.replies_of(commands.PassStarted, replies)
-            has_batch = has_batch or any(reply.has_batch for reply in started)
+            has_batch = any([has_batch, *(wait() for wait in started)])
             self._batches = ClusterBatches(self, conf, of_pass, skipped, others, has_batch)
             yield self._batches
             self.pause()
-            commands.replies_of(commands.Done, self._node.command_others(commands.EndPass()))
+            self._cluster.each(self._cluster.others, Worker.end_pass)
         finally:
             self._batches = None
             self.share.end_pass()
@@ -204,13 +196,13 @@ class ClusterWorkers(Workers):
     def _deal(self, of_pass: PassPosition) -> Iterable[Remainder]:
         """What this worker reads of a pass, after the others were sent what they read."""
         first, *others = of_pass.dealt()
-        send_units(self._node, others)
+        scoring.send_units(self._cluster, dict(enumerate(others, 1)))
         return first
 
     def train(self, rate_factor: float, sums: PassSums) -> bool:
         """A step of all workers; whether some worker has a batch for another one."""
         if not self._training:
-            self._training = self._node.command_others(commands.Train())
+            self._training = self._begin_training()
             self.share.parameters.laps.restart()
         self._last_metrics = None
         self.share.owned.sums = sums
@@ -219,6 +211,9 @@ class ClusterWorkers(Workers):
         self._add_work()
         return self.share.parameters.last[0].any_next
 
+    def _begin_training(self) -> "list[Future[Body]]":
+        return [self._node.command(rank, Worker.train) for rank in self._cluster.others]
+
     def pause(self) -> None:
         """Let all workers apply what is under way, and wait for commands."""
         if not self._training and self.share.parameters.is_settled:
@@ -226,14 +221,14 @@ class ClusterWorkers(Workers):
         self.share.parameters.pause()
         self._add_work()
         trained, self._training = self._training, []
-        self._take(commands.replies_of(commands.Trained, trained))
+        self._take(commands.results(Worker.train, trained))
 
     def _add_work(self) -> None:
         """Take what the workers reported with the exchanges that were answered last."""
         barrier = cast("Barrier[Any]", self.share.owner)
         self._work.add(barrier.work, barrier.waited_for)
 
-    def _take(self, trained: Sequence[commands.Trained]) -> None:
+    def _take(self, trained: Sequence[Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""
         if self._batches is not None:
             self._batches.add(self.share.take_progress(), trained)
@@ -249,7 +244,7 @@ class ClusterWorkers(Workers):
     # ---- While training pauses -----------------------------------------------------
 
     def score(self, split: str, between: Callable[[], None]) -> tuple[Scored, Counts]:
-        return score_together(self._node, self._conf, self.share, split, between)
+        return scoring.score(self._cluster, self._conf, split, between)
 
     def evaluate(self, split: str) -> SplitMetrics:
         self.pause()
@@ -263,37 +258,32 @@ class ClusterWorkers(Workers):
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
         self.pause()
-        return key_lookup.contains(self._node, self.model.tables[table], table, groups, ids)
+        return scoring.contains(self._cluster, table, groups, ids)
 
     def embedding_norms(self) -> dict[str, NormSum]:
         self.pause()
-        replies = self._node.command_members(commands.SumNorms())
-        norms = norm_sums(self.model)
-        for reply in commands.replies_of(commands.Norms, replies):
-            for slot, counted in reply.slots.items():
-                norms[slot] = norms.get(slot, NormSum()) + NormSum(*counted)
+        norms: dict[str, NormSum] = {}
+        for of_member in self._cluster.each(self._cluster.members, RowService.sum_norms):
+            for slot, norm in of_member.items():
+                norms[slot] = norms.get(slot, NormSum()) + norm
         return norms
 
     def set_days(self, days: Sequence[tuple[int, int]]) -> None:
         self.pause()
-        replies = self._node.command_members(commands.SetDays(days=tuple(days)))
-        super().set_days(days)
-        commands.replies_of(commands.Done, replies)
+        self._cluster.each(self._cluster.members, RowService.set_days, tuple(days))
+        self._last_metrics = None
 
     def set_counting(self, counting: bool) -> None:
         self.pause()
-        replies = self._node.command_members(commands.SetCounting(counting=counting))
-        super().set_counting(counting)
-        commands.replies_of(commands.Done, replies)
+        self._cluster.each(self._cluster.members, RowService.set_counting, counting)
 
     def end_of_period(self) -> dict[str, int]:
         self.pause()
-        replies = self._node.command_members(commands.EndPeriod())
-        shares = row_life.miscounted_by_table(self.model)
-        removed = Counter(row_life.remove_rows(self.model))
-        for reply in commands.replies_of(commands.Evicted, replies):
-            removed.update(reply.rows)
-            for name, share in reply.miscounted.items():
+        removed: Counter[str] = Counter()
+        shares: dict[str, float] = {}
+        for rows, miscounted in self._cluster.each(self._cluster.members, RowService.end_period):
+            removed.update(rows)
+            for name, share in miscounted.items():
                 shares[name] = shares.get(name, 0.0) + share
         row_life.warn_of_sketches(shares)
         if any(removed.values()):
@@ -306,12 +296,20 @@ class ClusterWorkers(Workers):
         self.pause()
         steps = self.steps
         self._last_metrics = None
-        self._node.serve_owner(None)
-        del self.share
-        model = load_together(self._node, self._conf, folder)
-        self._begin(model, steps)
+        building.load(self._cluster, self._conf, folder)
+        self._begin(steps)
 
     def _counted(self) -> list[TableFigures]:
         """The counts of all workers together."""
-        self._parts = counts_by_worker(self._node, self.model)
-        return together(self._parts)
+        self._parts = self._cluster.each(self._cluster.members, RowService.count_rows)
+        return [_total(of_table) for of_table in zip(*self._parts, strict=True)]
+
+
+def _total(parts: Sequence[TableCount]) -> TableFigures:
+    """The counts of a table, of those of its parts."""
+    groups = {}
+    for of_group in zip(*(part.groups for part in parts), strict=True):
+        rows, evicted = sum(g.rows for g in of_group), sum(g.evicted for g in of_group)
+        waiting = max(sum(g.waiting for g in of_group), 0)
+        groups[of_group[0].name] = Figures(rows, rows + evicted, waiting, evicted)
+    return TableFigures(sum(p.rows for p in parts), sum(p.bytes for p in parts), groups)

@@ -2,12 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from queue import SimpleQueue
 from typing import Any
 
-from tnctl.cluster.messages import commands, server_commands
+from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.work import COMPUTING, READING
-from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.node import Node
 from tnctl.cluster.owners.arrivals import MOST_OPEN, Arrivals
 from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.workers.async_remote import AsyncParameters
@@ -15,6 +14,7 @@ from tnctl.cluster.workers.leases import leased_from
 from tnctl.cluster.workers.share import NextOf, Share
 from tnctl.data.batches import Batch
 from tnctl.data.unit_records import Progress, Remainder
+from tnctl.documents import Count
 from tnctl.model.building import Model
 from tnctl.schema import Conf
 
@@ -32,26 +32,25 @@ class AsyncShare(Share):
         model, node = self.model, self.node
         self.parameters = AsyncParameters(model, node, self.main_label)
         self.parameters.steps = self.parameters.clock = steps
-        # Of a worker that answers no exchanges: what rank 0 says to it instead.
-        self._drains: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
         self._trainings = self._drained = 0
         self._requested: deque[tuple[Batch, Progress]] = deque()
         self._has_ended = False  # whether there is no batch to be requested any more
         if self.answers:
             self._own(steps)
         else:
-            node.route({"drain"}, self._drains)
+            node.route(AsyncShare.drain, commands.answering(self))
 
     @property
     def is_draining(self) -> bool:
         """Whether no more batches are to be pulled before the next pause."""
         if self.answers:
             return self.owner.is_draining
-        while not self._drains.empty():
-            body, respond = self._drains.get()
-            self._drained = commands.reply_of(server_commands.Drain, body).training
-            respond(commands.encode(commands.Done()))
         return self._drained >= self._trainings
+
+    @commands.command
+    def drain(self, training: Count) -> None:
+        """To a worker that owns nothing: pull no more batches of its n-th training."""
+        self._drained = training
 
     @property
     def steps(self) -> int:

@@ -7,43 +7,34 @@ the units that are done and how far others are, and the rest is leased again.
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from queue import SimpleQueue
 
 from tnctl.cluster.messages import commands
-from tnctl.cluster.node import Node, Respond
+from tnctl.cluster.node import Node
 from tnctl.data.unit_records import Remainder
 
 
 class Leases:
-    """What is left of a pass, on rank 0; a thread answers the other workers."""
+    """What is left of a pass, on rank 0."""
 
     def __init__(self, node: Node) -> None:
         self._lock = threading.Lock()
         self._left: deque[Remainder] = deque()
-        self._requests: SimpleQueue[tuple[bytes, Respond]] = SimpleQueue()
-        node.route({"lease_unit"}, self._requests)
-        threading.Thread(target=self._answer, name="tnctl-leases", daemon=True).start()
+        node.route(Leases.lease_unit, commands.answering(self))
 
     def renew(self, remainders: Iterable[Remainder]) -> None:
         """Lease these from now on."""
         with self._lock:
             self._left = deque(remainders)
 
-    def next(self) -> Remainder | None:
+    @commands.command
+    def lease_unit(self) -> Remainder | None:
         """The next unit, or what is left of it; None when all are leased."""
         with self._lock:
             return self._left.popleft() if self._left else None
 
     def __iter__(self) -> Iterator[Remainder]:
         """Rank 0's own units, each taken when the one before it is read."""
-        return iter(self.next, None)
-
-    def _answer(self) -> None:
-        while True:
-            _, respond = self._requests.get()
-            remainder = self.next()
-            remainders = () if remainder is None else (remainder,)
-            respond(commands.encode(commands.TakeUnits(remainders=remainders)))
+        return iter(self.lease_unit, None)
 
 
 def leased_from(node: Node) -> Iterator[Remainder]:
@@ -52,8 +43,8 @@ def leased_from(node: Node) -> Iterator[Remainder]:
     The thread that reads ahead waits for the answer, while there are batches to be trained.
     """
     while True:
-        reply = node.command(0, commands.LeaseUnit()).result()
-        remainders = commands.reply_of(commands.TakeUnits, reply).remainders
-        if not remainders:
+        reply = node.command(0, Leases.lease_unit).result()
+        remainder = commands.result(Leases.lease_unit, reply)
+        if remainder is None:
             return
-        yield from remainders
+        yield remainder

@@ -1,20 +1,20 @@
 """An export that all workers write on command of rank 0: each the rows of its shards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.cluster.messages import commands, export_commands
 from tnctl.cluster.messages.shapes import first_shards
-from tnctl.cluster.node import Node
-from tnctl.cluster.workers.export_parts import ExportPart, base64_of
+from tnctl.cluster.rank_0.cluster import Cluster
+from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, refuse_if
 from tnctl.outputs import Output
 from tnctl.progress import say
-from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings
+from tnctl.schema import Conf
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.export import Chain, ExportRequest, Writers, WrittenGroups
 from tnctl.serving.rows.export_document import (
     ExportManifest,
@@ -36,67 +36,54 @@ IDS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 f
 class ClusterWriters(Writers):
     """All workers, each of which writes the rows with some hashes. Rank 0 has it."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._counts: list[list[tuple[int, int]]] = []  # rows and removed keys, by worker and group
+    def __init__(self, cluster_of: Callable[[Conf], Cluster]) -> None:
+        """`cluster_of` makes the cluster of a conf."""
+        self._cluster_of = cluster_of
+        # Rows and removed keys, by worker and group.
+        self._counts: list[tuple[tuple[int, int], ...]] = []
 
     def select(self, request: ExportRequest, chain: Chain) -> None:
-        node, checkpoint = self._node, request.checkpoint
+        self._cluster = cluster = self._cluster_of(request.conf)
         # First here: what cannot be is reported as by one process.
-        self._part = part = ExportPart(node, request, chain)
-        since = None
-        if chain:
-            folder, newest = chain[-1]
-            since = export_commands.Manifested(folder=folder, sha256=newest.sha256)
-        replies = node.command_others(
-            export_commands.SelectRows(
-                checkpoint=export_commands.Manifested(
-                    folder=checkpoint.folder, sha256=checkpoint.manifest.sha256
-                ),
-                since=since,
-                encoding=request.encoding,
-                precision=request.precision,
-                filter=request.filter,
-            )
+        cluster.worker.select(request, chain)
+        checkpoint, top = request.checkpoint, request.filter.top
+        cluster.each(
+            cluster.others,
+            Worker.select_rows,
+            (checkpoint.folder, checkpoint.manifest.sha256),
+            (chain[-1][0], chain[-1][1].sha256) if chain else None,
+            request.encoding,
+            request.precision,
+            request.filter,
         )
-        with node.named():
-            first_top = part.top_rows(request.filter.top)
-        selected = commands.replies_of(export_commands.RowsSelected, replies)
-        thresholds = self._thresholds(request.filter.top, first_top, selected)
-        counting = node.command_others(export_commands.CountSelected(thresholds=tuple(thresholds)))
-        with node.named():
-            self._counts = [part.count(thresholds)]
-        counted = commands.replies_of(export_commands.SelectedCounts, counting)
-        self._counts += [list(reply.groups) for reply in counted]
+        with cluster.node.named():
+            thresholds = () if top is None else self._thresholds(top)
+            self._counts = cluster.each(cluster.workers, Worker.count_selected, thresholds)
         if any(len(of_worker) != len(self._counts[0]) for of_worker in self._counts):
             raise Failure("a worker has selected other groups")
         if not chain and not request.filter.counts:
             self._check_counts(request)
 
     def write(self, format: FileFormat, output: Output) -> WrittenGroups:
-        node, groups = self._node, self._part.selection.groups
+        cluster, groups = self._cluster, self._cluster.worker.selection.groups
+        are_several = len(cluster.workers) > 1
         names = [
             name
             for rank, of_worker in enumerate(self._counts)
             for group, (_, removed) in zip(groups, of_worker, strict=True)
             for name in format.names(
-                stem_of(group.name, rank if node.workers > 1 else None), removed
+                stem_of(group.name, rank if are_several else None), removed
             ).values()
             if name is not None
         ]
-        output.is_kept = node.workers > 1
-        replies = node.command_others(export_commands.WriteSelected(folder=output.folder))
-        with node.named():
-            parts = [self._part.write(output.folder, output.to)]
-        parts += [
-            WrittenGroups(reply.groups, reply.files)
-            for reply in commands.replies_of(export_commands.SelectedWritten, replies)
-        ]
+        output.is_kept = are_several
+        with cluster.node.named():
+            parts = cluster.each(cluster.workers, Worker.write_selected, output.folder, output.to)
         output.is_kept = False
         if {name for part in parts for name in part.files} != set(names):
             raise Failure("a worker has written other files than its part has")
         check_seen(output, parts)
-        if node.workers == 1:
+        if not are_several:
             return parts[0]
         joined = tuple(map(self._joined, zip(*(part.groups for part in parts), strict=True)))
         rows, removed = (
@@ -108,51 +95,32 @@ class ClusterWriters(Writers):
         )
 
     def opened(self, folder: str, content: ExportManifest) -> Embeddings:
-        if self._node.workers == 1:
-            return self._part.open(folder, content)
-        command = export_commands.OpenWritten(folder=folder, content=content)
-        replies = self._node.command_others(command)
-        with self._node.named():
-            first = self._part.open(folder, content)
-        commands.replies_of(commands.Done, replies)
-        return ClusterEmbeddings(self._node, first)
+        with self._cluster.node.named():
+            self._cluster.each(self._cluster.workers, Worker.open_written, folder, content)
+        return ClusterEmbeddings(self._cluster)
 
-    def _thresholds(
-        self,
-        top: int | None,
-        first_top: list[TopRows],
-        selected: list[export_commands.RowsSelected],
-    ) -> list[Threshold | None]:
-        """The last of the top rows of each group; none without a filter `top`."""
-        if top is None:
-            return []
+    def _thresholds(self, top: int) -> tuple[Threshold | None, ...]:
+        """The last of the top rows of each group."""
+        cluster = self._cluster
+        by_worker = cluster.each(cluster.workers, Worker.find_top_rows, top)
+        if len({len(of_worker) for of_worker in by_worker}) > 1:
+            raise Failure("a worker has selected other groups")
         thresholds = []
-        for number, rows_of_first in enumerate(first_top):
+        for number, of_group in enumerate(zip(*by_worker, strict=True)):
             merged = TopRows(top)
-            merged.add(*rows_of_first.candidates(), rows_of_first.rows)
             # In the order of the ranks, which is that of the hashes.
-            for rank, reply in enumerate(selected, 1):
-                if len(reply.top) != len(first_top):
-                    raise Failure("a worker has selected other groups")
-                rows, candidates = reply.top[number]
+            for rank, (rows, candidates) in enumerate(of_group):
                 parts = [
-                    self._top_rows(rank, number, at, min(TOP_ROWS_AT_A_TIME, candidates - at))
+                    cluster.call(rank, Worker.read_top_rows, number, at, TOP_ROWS_AT_A_TIME)
                     for at in range(0, candidates, TOP_ROWS_AT_A_TIME)
                 ]
                 if parts:
                     shows, hashes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+                    if not len(shows) == len(hashes) == candidates:
+                        raise Failure(f"worker {rank} sent {len(shows):,} top rows")
                     merged.add(shows, hashes, rows)
             thresholds.append(merged.threshold())
-        return thresholds
-
-    def _top_rows(
-        self, rank: int, group: int, first: int, rows: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
-        command = export_commands.SendTopRows(group=group, first=first, rows=rows)
-        body = self._node.command(rank, command).result()
-        if len(body) != 16 * rows:
-            raise Failure(f"worker {rank} sent {len(body):,} bytes of top rows, not {16 * rows:,}")
-        return np.frombuffer(body, "<f8", rows), np.frombuffer(body, "<u8", rows, 8 * rows)
+        return tuple(thresholds)
 
     def _check_counts(self, request: ExportRequest) -> None:
         """Raise Failure unless the workers together have as many rows as the checkpoint."""
@@ -161,7 +129,7 @@ class ClusterWriters(Writers):
             for table in request.checkpoint.manifest.tables
             for group in table.groups
         }
-        for place, group in enumerate(self._part.selection.groups):
+        for place, group in enumerate(self._cluster.worker.selection.groups):
             rows = sum(of_worker[place][0] for of_worker in self._counts)
             if rows != expected[group.name]:
                 raise Failure(
@@ -173,7 +141,7 @@ class ClusterWriters(Writers):
         """The entry of a group, from those of its parts."""
         parts = []
         for rank, entry in enumerate(entries):
-            first, last = shards_of(rank, self._node.workers).hashes
+            first, last = shards_of(rank, len(entries)).hashes
             parts.append(
                 FilePart(
                     first=f"{first:016x}",
@@ -212,11 +180,10 @@ def check_seen(output: Output, parts: Sequence[WrittenGroups]) -> None:
 class ClusterEmbeddings:
     """The rows that were written, as `Embeddings`: each worker looks up the ids of its part."""
 
-    def __init__(self, node: Node, first: FileEmbeddings) -> None:
-        """`first` has the rows of rank 0's part."""
-        self._node, self._first = node, first
-        self.groups = first.groups
-        starts = np.array(first_shards(node.workers)[:-1], np.uint64)
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._first = cluster, cluster.worker.opened
+        self.groups = self._first.groups
+        starts = np.array(first_shards(len(cluster.workers))[:-1], np.uint64)
         self._starts = starts * np.uint64(HASHES_PER_SHARD)
 
     @property
@@ -232,22 +199,16 @@ class ClusterEmbeddings:
         for at in range(0, len(ids), IDS_AT_A_TIME):
             part = np.ascontiguousarray(ids[at : at + IDS_AT_A_TIME])
             owners = np.searchsorted(self._starts, hashes_of(group, part), side="right") - 1
-            of_first, *of_others = (
-                np.flatnonzero(owners == rank) for rank in range(self._node.workers)
+            by_rank = {rank: np.flatnonzero(owners == rank) for rank in self._cluster.workers}
+            waits = self._cluster.send(
+                Worker.look_up_rows,
+                {rank: (group, part[places]) for rank, places in by_rank.items()},
             )
-            replies = [
-                self._node.command(
-                    rank, export_commands.LookUpRows(group=group, ids=base64_of(part[places]))
-                )
-                for rank, places in enumerate(of_others, 1)
-            ]
-            rows[at + of_first], known[at + of_first] = self._first.lookup(group, part[of_first])
-            for rank, (places, reply) in enumerate(zip(of_others, replies, strict=True), 1):
-                body, count = reply.result(), len(places)
-                if len(body) != count * (1 + 4 * columns):
-                    raise Failure(f"worker {rank} sent {len(body):,} bytes for {count:,} rows")
-                known[at + places] = np.frombuffer(body, np.uint8, count) != 0
-                rows[at + places] = np.frombuffer(body, "<f4", offset=count).reshape(count, columns)
+            for (rank, places), wait in zip(by_rank.items(), waits, strict=True):
+                floats, are_known = wait()
+                if floats.shape != (len(places), columns) or len(are_known) != len(places):
+                    raise Failure(f"worker {rank} sent {len(floats):,} rows for {len(places):,}")
+                rows[at + places], known[at + places] = floats, are_known
         return rows, known
 
     def golden(self) -> bytes | None:

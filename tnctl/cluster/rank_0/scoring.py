@@ -1,0 +1,225 @@
+"""What all workers read of a model on command of rank 0: scores, predictions, rows of keys."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tnctl.checkpoint.chain import Checkpoint
+from tnctl.cluster.messages import commands, prediction_blocks, scores
+from tnctl.cluster.messages.replies import new_read, parse_read_reply
+from tnctl.cluster.messages.shapes import shapes
+from tnctl.cluster.rank_0 import building
+from tnctl.cluster.rank_0.cluster import Cluster
+from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.workers.row_service import RowService
+from tnctl.cluster.workers.worker import Worker
+from tnctl.data.bad_rows import Skipped
+from tnctl.data.sources import Source, window_rows
+from tnctl.data.unit_records import Remainder
+from tnctl.data.windows import none_left
+from tnctl.errors import Failure
+from tnctl.evaluation.inference import Inference
+from tnctl.evaluation.metrics import Scored
+from tnctl.evaluation.model_readers import LocalReader
+from tnctl.evaluation.split_scoring import Counts, labelled_heads
+from tnctl.model.parameters import moving_statistics
+from tnctl.progress import waiting
+from tnctl.schema import Conf
+from tnctl.tables.plans import HASHES_PER_SHARD
+
+Groups = NDArray[np.uint16]
+Ids = NDArray[np.uint64]
+KEYS_AT_A_TIME = 1 << 20  # a command has at most 64 MiB
+ROWS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 floats
+
+
+class ClusterReaders(LocalReader):
+    """All workers: each has the rows of its shards, and scores with all."""
+
+    def __init__(self, cluster: Cluster, conf: Conf, checkpoint: Checkpoint) -> None:
+        """Load the model of a checkpoint. Raises DamagedError."""
+        self._cluster, self._conf = cluster, conf
+        with waiting(f"loading {checkpoint.folder}"):
+            self.model = building.load(cluster, conf, checkpoint.folder)
+        building.start(cluster, checkpoint.step)
+
+    def metrics(self, split: str) -> dict[str, Any]:
+        scored, _ = score(self._cluster, self._conf, split, lambda: None)
+        return scored.metrics()
+
+    def predictions(self, split: str) -> Generator[pa.Table]:
+        return predictions(self._cluster, self._conf, split)
+
+    def inference(self, batch_size: int) -> Inference:
+        return Inference(self.model, batch_size, self._cluster.worker.share.parameters)
+
+    def rows(
+        self, table: int, groups: Groups, ids: Ids
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        return (
+            rows(self._cluster, table, groups, ids),
+            contains(self._cluster, table, groups, ids),
+        )
+
+
+# ---- Units of a split ------------------------------------------------------------
+
+
+def send_units(cluster: Cluster, dealt: Mapping[int, Sequence[Remainder]]) -> None:
+    """Give units to workers, by rank, in so many commands as it takes."""
+    for first in range(0, max(map(len, dealt.values()), default=0), commands.PER_COMMAND):
+        end = first + commands.PER_COMMAND
+        given = {rank: [tuple(units[first:end])] for rank, units in dealt.items() if units[first:]}
+        for wait in cluster.send(Worker.take_units, given):
+            wait()
+
+
+def _deal_units(cluster: Cluster, conf: Conf, split: str) -> list[int]:
+    """Give each worker its units of a split; how many each has."""
+    units = [Remainder(unit) for unit in Source(conf, split).units(len(cluster.workers))]
+    dealt = {rank: units[rank :: len(cluster.workers)] for rank in cluster.workers}
+    send_units(cluster, dealt)
+    return [len(of_worker) for of_worker in dealt.values()]
+
+
+def score(
+    cluster: Cluster, conf: Conf, split: str, between: Callable[[], None]
+) -> tuple[Scored, Counts]:
+    """The examples of a split in the order of its units, each scored by one worker.
+
+    `between` is called after every batch, and may raise to end this.
+    """
+    worker, model = cluster.worker, cluster.worker.model
+    dealt, worker.between = _deal_units(cluster, conf, split), between
+    moving = np.concatenate([np.empty(0, np.float32), *worker.share.moving])
+    with cluster.node.named():
+        parts = cluster.each(cluster.workers, Worker.evaluate, split, moving, model.recalibration)
+    counts, skipped = Counts(model.layout), Skipped(split, conf.data.bad_rows)
+    for units, part in zip(dealt, parts, strict=True):
+        if len(part.rows) != units or not (
+            part.present.keys() == part.ids.keys() == counts.present.keys()
+        ):
+            raise Failure("a worker has scored other units, or a model with other inputs")
+        counts.merge(part.examples, part.present, part.ids)
+        skipped.take(part.skipped)
+    if not counts.examples:
+        raise none_left(Source(conf, split), skipped)
+    skipped.report()
+    heads = [name for name, _, _ in labelled_heads(model)]
+    arrays = scores.gathered(
+        len(heads),
+        [part.rows for part in parts],
+        [part.arrays for part in parts],
+        lambda name, blocks: cluster.send(
+            Worker.read_scores, {rank: (name, *block) for rank, block in blocks.items()}
+        ),
+        between,
+    )
+    return Scored(heads, **arrays, squared=conf.train.loss.name == "mse"), counts
+
+
+def predictions(cluster: Cluster, conf: Conf, split: str) -> Generator[pa.Table]:
+    """The predictions of a split in the order of the data, in the windows of one process.
+
+    First all workers predict, each into a file of its machine. Then they are read block by block.
+    """
+    dealt = _deal_units(cluster, conf, split)
+    with waiting(f"predicting on {len(cluster.workers)} workers"), cluster.node.named():
+        parts = cluster.each(cluster.workers, Worker.predict, split)
+    skipped = Skipped(split, conf.data.bad_rows)
+    for units, (blocks, skipped_rows) in zip(dealt, parts, strict=True):
+        if len(blocks) != units:
+            raise Failure("a worker has predicted other units")
+        skipped.take(skipped_rows)
+    if not any(any(blocks) for blocks, _ in parts):
+        raise none_left(Source(conf, split), skipped)
+    size = window_rows(conf.data.window, conf.train.batch_rows)
+    tables = _in_order(cluster, [blocks for blocks, _ in parts])
+    yield from prediction_blocks.in_windows(tables, size)
+    skipped.report()
+
+
+def _in_order(cluster: Cluster, counts: Sequence[Sequence[int]]) -> Iterator[pa.Table]:
+    """The blocks of all workers in the order of the units; unit i is of worker i modulo theirs.
+
+    `counts` are the blocks of each unit, by worker. One block of another worker is on its way while
+    the one before it is used.
+    """
+    numbers = [0] * len(counts)
+    ahead: Callable[[], NDArray[np.uint8]] | None = None
+    for place in range(max(map(len, counts))):
+        for rank, of_worker in enumerate(counts):
+            for _ in range(of_worker[place] if place < len(of_worker) else 0):
+                block = ahead
+                [ahead] = cluster.send(Worker.read_predictions, {rank: [numbers[rank]]})
+                numbers[rank] += 1
+                if block is not None:
+                    yield _table(cluster, block)
+    if ahead is not None:
+        yield _table(cluster, ahead)
+
+
+def _table(cluster: Cluster, block: Callable[[], NDArray[np.uint8]]) -> pa.Table:
+    with cluster.node.named():
+        return prediction_blocks.parsed(block())
+
+
+# ---- Keys ------------------------------------------------------------------------
+
+
+def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
+    """Which of n keys of a table, by its number, have a row: bool [n]. Owners are asked."""
+    has_row = np.empty(len(ids), np.bool_)
+    for at in range(0, len(ids), KEYS_AT_A_TIME):
+        part = slice(at, at + KEYS_AT_A_TIME)
+        by_owner = _by_owner(cluster, table, groups[part], ids[part])
+        given = {
+            rank: (table, groups[keys + at], ids[keys + at]) for rank, keys in by_owner.items()
+        }
+        waits = cluster.send(RowService.find_keys, given)
+        for keys, wait in zip(by_owner.values(), waits, strict=True):
+            if len(answers := wait()) != len(keys):
+                raise Failure(f"a worker answered for {len(answers)} keys instead of {len(keys)}")
+            has_row[keys + at] = answers
+    return has_row
+
+
+def rows(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.float32]:
+    """What is read of n keys of a table, by its number: float32 [n, floats read].
+
+    Keys without a row read zeros. Each owner is asked for its keys, while nothing trains.
+    """
+    node, model = cluster.node, cluster.worker.model
+    rows = np.empty((len(ids), model.tables[table].read_floats), np.float32)
+    of_model = shapes(model, node.workers, moving_statistics(model), node.servers)
+    for at in range(0, len(ids), ROWS_AT_A_TIME):
+        part = slice(at, at + ROWS_AT_A_TIME)
+        replies = []
+        by_owner = _by_owner(cluster, table, groups[part], ids[part])
+        for shape, (rank, keys) in zip(of_model, by_owner.items(), strict=True):
+            counts = [0] * len(model.tables)
+            counts[table] = len(keys)
+            body, read = new_read(shape, counts, dense=False)
+            read.keys[table].ids[:] = ids[part][keys]
+            read.keys[table].groups[:] = groups[part][keys]
+            parse = partial(parse_read_reply, shape, counts, False)
+            replies.append((keys, parse, node.request(rank, Kind.READ, body)))
+        for keys, parse, reply in replies:
+            rows[part][keys] = parse(reply.result()).tables[table]
+    return rows
+
+
+def _by_owner(
+    cluster: Cluster, table: int, groups: Groups, ids: Ids
+) -> dict[int, NDArray[np.int64]]:
+    """The places of the keys of each owner, by its rank, in the order of `Membership.owners`."""
+    membership = cluster.node.membership
+    starts = np.array(membership.first_shards[:-1], np.uint64) * np.uint64(HASHES_PER_SHARD)
+    hashes = cluster.worker.model.tables[table].hashes(groups, ids)
+    # Of two that begin at the same place the first owns nothing.
+    numbers = np.searchsorted(starts, hashes, side="right") - 1
+    return {rank: np.flatnonzero(numbers == n) for n, rank in enumerate(membership.owners)}
