@@ -108,7 +108,7 @@ def test_examples_that_do_not_fit_together_are_refused():
 
 
 def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
-    worker = Worker(conf_without_data(tmp_path), Node(0, 1, 1, print))
+    worker = Worker(conf_without_data(tmp_path), Node(0, 1, 1, print, print))
     worker._scores = {"labels": np.arange(5, dtype=np.float32)}
     assert worker.read_scores("labels", 0, 2).tolist() == [0, 1]
     with pytest.raises(Failure, match="2 labels from 4 on were requested, there are 5"):

@@ -293,8 +293,13 @@ class RemoteParameters(Parameters):
     ) -> SentExchange:
         """Send every owner the push that is kept and the keys of a batch, which are numbered."""
         pushed, self._pushed = self._pushed, None
-        futures, sizes = [], []
-        for owner, shape in enumerate(self._shapes):
+        futures: dict[int, Future[Body]] = {}
+        sizes: dict[int, Sizes] = {}
+        # This worker's own part last: it is answered here, while the others work.
+        for owner in sorted(
+            range(len(self._shapes)), key=lambda n: self._owners[n] == self._peers.rank
+        ):
+            shape = self._shapes[owner]
             pulled = no_batch(shape)
             if batch is not None:
                 pulled = Sizes(batch.rows, tuple(counts[owner] for counts in self._counts))
@@ -316,9 +321,12 @@ class RemoteParameters(Parameters):
             if batch is not None:
                 for workspace, keys_ in zip(self._keys, exchange.keys, strict=True):
                     workspace.write_keys(owner, keys_.ids, keys_.groups, keys_.occurrences)
-            futures.append(self._peers.request(self._owners[owner], Kind.EXCHANGE, body))
-            sizes.append(pulled)
-        return SentExchange(self._shapes, sizes, futures)
+            futures[owner] = self._peers.request(self._owners[owner], Kind.EXCHANGE, body)
+            sizes[owner] = pulled
+        owners = range(len(self._shapes))
+        return SentExchange(
+            self._shapes, [sizes[owner] for owner in owners], [futures[owner] for owner in owners]
+        )
 
     def _replies(self, sent: SentExchange, kind: int) -> list[Reply]:
         """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE."""
