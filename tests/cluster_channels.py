@@ -34,8 +34,8 @@ class Attempt:
     def end(self, code, result=b""):
         if not self.is_over:
             self.is_over = True
-            self.channel.open.discard(self)
-            self.channel.caller.happen(lambda: self.take(code, result))
+            self.channel.open.pop(self, None)
+            self.channel.caller.after(0, lambda: self.take(code, result))
 
 
 class Channel:
@@ -43,7 +43,7 @@ class Channel:
 
     def __init__(self, world, caller, peer, address):
         self.world, self.caller, self.peer, self.address = world, caller, peer, address
-        self.to, self.open, self.waiting = None, set(), []
+        self.to, self.open, self.waiting = None, {}, []
         world.network.channels.append(self)
         self.connect()
 
@@ -65,7 +65,7 @@ class Channel:
         """As the caller sees it."""
         if self.to is not None:
             self.to = None
-            for attempt in sorted(self.open, key=lambda attempt: attempt.envelope):
+            for attempt in list(self.open):
                 attempt.end(UNAVAILABLE, b"it is cut off")
             self.caller.after(0.1, self.connect)
 
@@ -73,7 +73,7 @@ class Channel:
         if self.to is None:
             self.waiting.append(attempt)
         else:
-            self.open.add(attempt)
+            self.open[attempt] = None
             self.world.network.carry(attempt, self.to)
 
     def begin(self, method, take, body=b"", envelope=b""):

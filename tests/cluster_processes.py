@@ -1,74 +1,36 @@
-"""A process of a simulated cluster: tnctl's protocol, and programs of rank 0 and of the others.
+"""A process of a simulated cluster: it joins, stays and leaves as cluster_member.py does.
 
-The programs are generators that yield what they wait for: seconds, or a condition.
+What it requests and answers goes through the product's `Node`; what the threads of a `Member` do is
+done by events. The programs of cluster_programs.py run in it: generators that yield what they wait
+for, seconds or a condition.
 """
 
-import copy
-import json
-from collections import deque
-from dataclasses import dataclass, field
+from functools import partial
 
-from cluster_model import (
-    CLIP_NORM,
-    KEYS,
-    OwnedState,
-    dense_gradient,
-    gradient,
-    occurrences,
-    owner_of,
-    shape_of,
-)
+from cluster_channels import OK, REFUSED, Channel, Violation
 
 from tnctl.cluster.joining import members
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
-from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
-from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
-from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import NOTICES, REQUESTS, Frame, FrameError, Kind, parse
-from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
+from tnctl.cluster.node import Node
+from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.once import MOST_OPEN, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
+TIMEOUT = 5.0
+MOST_SECONDS_TO_JOIN = 40.0
+SECONDS_TO_LEAVE = 2.0
 
 
-@dataclass
-class Position:
-    """The passes that are done, and how many batches of the next one by each worker."""
-
-    passes: int
-    batches: list
-
-
-@dataclass
-class Lineage:
-    """What workers did in the steps of a generation."""
-
-    pulled: dict = field(default_factory=dict)
-    """step -> {rank: batch}"""
-    pushed: dict = field(default_factory=dict)
-    """step -> the ranks whose gradients were taken"""
-
-
-@dataclass
-class Trained:
-    """A batch that was pulled: its step, and of each owner its keys' values and dense weights."""
-
-    batch: list
-    step: int
-    values: list
-    dense: list
-
-    @property
-    def sizes(self):
-        return [Sizes(len(self.batch), (len(values),)) for values in self.values]
+class Ended(BaseException):
+    """The process ends at once, as lost; of a kind that the product does not catch."""
 
 
 class Process:
     """One process of a rank, from its start to its end.
 
-    `world` carries what it sends, stores what it writes, and calls it: `receive`, `link_is_down`,
-    `link_is_up`.
+    `world` has the network and the storage, and calls what happens to the process: `happen`.
     """
 
     def __init__(self, world, rank):
@@ -79,19 +41,21 @@ class Process:
         self.is_stopped, self.stops, self.must_end = False, 0, False
         self.exit_code = None
         self.held = []  # what happened while it was stopped
+        number = world.processes_started
         # A process that is started again may have the address of the one before.
-        address, process = f"10.0.0.{rank}:29400", f"{world.processes_started:016x}"
+        port = 29400 if rank == 0 or world.keeps_addresses else number
         self.hello = Hello(
-            TOKEN, "1", rank, self.workers, address, DIGESTS, process, world.data.servers
-        )
-        self.generation, self.liveness, self.owner = 0, None, None
+            TOKEN, "1", rank, self.workers, f"10.0.0.{rank}:{port}", DIGESTS, f"{number:016x}",
+            world.data.servers,
+        )  # fmt: skip
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
-        self.early = []  # frames of the generation that came before the welcome
-        self.results = {}  # (owner, number) -> bytes of a reply
-        self.commands = deque()
-        self.program = self.drive() if rank == 0 else self.follow()
-        self.waits_for = None
-        self.after(0, self.advance)
+        self.generation, self.liveness, self.node, self.welcome = 0, None, None, None
+        self.channels, self.connected, self.left = {}, set(), set()
+        self.joining, self.staying, self.farewell = [], [], None
+        self.early = []  # calls that wait for the node, or for calls before them
+        self.program, self.waits_for = self.live(), None
+        self.after(0, lambda: None)
+        self.after(MOST_SECONDS_TO_JOIN, self.must_have_joined)
 
     # ---- Events --------------------------------------------------------------
 
@@ -104,11 +68,12 @@ class Process:
             self.held.append(call)
         elif self.exit_code is None:
             try:
-                if self.liveness is not None:
-                    self.liveness.check(self.world.now)
+                self.check()
                 call()
-            except GenerationOver as error:
-                self.world.left(self, str(error))
+                self.serve_early()
+                self.advance()
+            except Ended as end:
+                self.world.lost(self, str(end))
 
     def advance(self):
         """Run the program until it waits for something that is not so."""
@@ -125,375 +90,180 @@ class Process:
 
     def wake(self):
         self.waits_for = None
-        self.advance()
 
-    def send(self, peer, frame):
-        self.liveness.check(self.world.now)
-        self.world.send(self, peer, frame)
-
-    def receive(self, peer, data):
-        frame = parse(data)
-        if frame.kind in (Kind.HELLO, Kind.WELCOME):
-            self.join(peer, frame)
-        elif self.liveness is None:
-            self.early.append((peer, data))
-        else:
+    def check(self):
+        if self.liveness is not None:
             try:
-                self.liveness.accept(frame, peer, self.generation, self.world.now)
-            except FrameError:
-                self.world.refused += 1
-                return
-            self.take(peer, frame)
-        if self.exit_code is None:
-            self.advance()
-
-    def take(self, peer, frame):
-        client, server = self.clients[peer], self.servers[peer]
-        if frame.kind is Kind.REPLY:
-            if client.receive(frame):
-                self.results[peer, frame.number] = bytes(frame.body)
-        elif frame.kind is Kind.RESEND:
-            for request in client.unanswered(frame.number):
-                self.send(peer, request)
-        elif frame.kind is Kind.HEARTBEAT:
-            for answer in server.heartbeat(frame):
-                self.send(peer, answer)
-        elif frame.kind in REQUESTS:
-            todo = server.receive(frame)
-            assert len(server._replies) <= MOST_OPEN + 2
-            if isinstance(todo, Request):
-                self.run(peer, todo)
-            elif todo is not None:
-                self.send(peer, todo)
-
-    def run(self, peer, request):
-        if request.kind is Kind.EXCHANGE:
-            self.exchange(peer, request.number, request.body)
-        elif request.kind in NOTICES:
-            answers = self.owner.notice(peer, request.kind, request.body)
-            self.answer(peer, request.number, b"")
-            self.answer_all(answers)
-        elif request.kind is Kind.READ:
-            self.answer(peer, request.number, self.owner.read(peer, request.body))
-        else:
-            name, *arguments = json.loads(bytes(request.body))
-            self.commands.append((request.number, name, arguments))
-
-    def exchange(self, peer, number, body):
-        """Take an exchange; answer all of them if it was the last."""
-        self.exchanges[peer] = number
-        self.answer_all(self.owner.exchange(peer, body))
-
-    def answer_all(self, answers):
-        for notice in self.owner.take_notices():
-            for peer in sorted(self.peers & set(self.owners)):
-                self.acknowledged.append(self.request(peer, notice.kind, notice.body))
-        for rank, answer in enumerate(answers):
-            if answer is not None:
-                self.answer(rank, self.exchanges.pop(rank), answer)
-
-    def answer(self, peer, number, body):
-        if peer == self.rank:
-            self.results[peer, number] = bytes(body)
-        else:
-            self.send(peer, self.servers[peer].reply(number, body))
-
-    def request(self, peer, kind, body):
-        """Send a request: its key in `results`, once it is answered. Its own without a network."""
-        if peer != self.rank:
-            frame = self.clients[peer].request(kind, body)
-            self.send(peer, frame)
-            return peer, frame.number
-        self.own_requests += 1
-        if kind is Kind.READ:
-            self.answer(peer, self.own_requests, self.owner.read(peer, body))
-        else:
-            self.exchange(peer, self.own_requests, body)
-        return peer, self.own_requests
-
-    def replies(self, keys):
-        """The replies to requests, in their order, once all are there."""
-        yield lambda: all(key in self.results for key in keys)
-        return [self.results.pop(key) for key in keys]
-
-    # ---- Joining and living --------------------------------------------------
-
-    def join(self, peer, frame):
-        if self.rank == 0 and frame.kind is Kind.HELLO:
-            try:
-                rank = self.roster.join(frame.body)
-            except StartedAgain:
-                self.liveness.lost(peer)
                 self.liveness.check(self.world.now)
-            if self.liveness is not None:
-                self.world.send(self, rank, self.welcome)
-        elif frame.kind is Kind.WELCOME and self.liveness is None:
-            try:
-                welcome = members.parse_welcome(frame.body, self.hello)
-            except FrameError:
-                self.world.refused += 1  # of a process that had the rank before
-            else:
-                self.begin(int(welcome.generation, 16))
+            except GenerationOver as error:
+                raise Ended(str(error)) from None
 
-    def begin(self, generation):
+    def live(self):
+        yield from self.join()
+        yield from self.drive() if self.rank == 0 else self.follow()
+        yield from self.leave()
+
+    # ---- Joining -------------------------------------------------------------
+
+    def join(self):
+        if self.rank == 0:
+            self.welcome = self.roster.welcome()  # of a cluster of one worker
+        else:
+            self.connect(0, self.world.processes[0].hello.address, self.say_hello)
+        yield lambda: self.welcome is not None
+        for peer in sorted(self.peers - self.channels.keys()):
+            self.connect(peer, self.welcome.addresses[peer], lambda: None)
+        yield lambda: self.connected >= self.peers
+        self.begin()
+
+    def connect(self, peer, address, then):
+        channel = self.channels[peer] = Channel(self.world, self, peer, address)
+
+        def take(code, _):
+            if code != OK:
+                channel.begin("here", take)
+                return
+            self.connected.add(peer)
+            then()
+
+        channel.begin("here", take)
+
+    def say_hello(self):
+        self.channels[0].call("join", members.to_body(self.hello)).add_done_callback(self.take)
+
+    def take(self, reply):
+        if reply.exception() is not None:
+            raise Violation(f"rank {self.rank} is not welcome: {reply.exception()}")
+        try:
+            self.welcome = members.parse_welcome(reply.result().body, self.hello)
+        except FrameError as error:
+            raise Ended(str(error)) from None
+
+    def begin(self):
         """Become part of a generation."""
-        self.generation = generation
-        self.liveness = Liveness(self.rank, self.peers, 5.0, self.world.now)
-        self.clients = {peer: Client(generation, self.rank) for peer in self.peers}
-        self.servers = {peer: Server(generation, self.rank) for peer in self.peers}
-        self.owner = self.new_owner() if self.rank in self.owners else None
-        self.exchanges, self.own_requests = {}, 0
-        self.acknowledged = []
-        self.after(0, self.tick)
-        for peer in self.peers:
-            is_there = self.world.processes[peer].exit_code is None
-            if not is_there or not self.world.is_up(self.rank, peer):
-                self.link_is_down(peer)
-        for peer, data in self.early:
-            self.after(0, lambda peer=peer, data=data: self.receive(peer, data))
-
-    def new_owner(self):
-        clip_norm = CLIP_NORM * self.world.data.clips
-        return Barrier(
-            self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
-            self.world.backup, len(self.owners),
+        self.generation = int(self.welcome.generation, 16)
+        self.liveness = Liveness(self.rank, TIMEOUT, self.world.now, self.membership)
+        self.node = Node(
+            self.rank, self.workers, self.generation, self.call, self.fail_others,
+            self.membership.servers,
         )  # fmt: skip
+        for peer in sorted(self.peers):
+            self.watch(peer)
+        self.after(0, self.tick)
+        if self.rank == 0:
+            self.world.all_are_welcome()
 
-    def shape_of(self, owner):
-        return shape_of(owner, self.membership)
+    def must_have_joined(self):
+        if self.node is None:
+            raise Violation(f"rank {self.rank} does not join")
 
-    def keys_by_owner(self, keys):
-        """Keys of each owner, in the order of `owners`."""
-        return [
-            [key for key in keys if owner_of(key, self.membership) == owner]
-            for owner in self.owners
-        ]
+    # ---- Calls of others -----------------------------------------------------
+
+    def serve(self, attempt, answer):
+        """A call arrives; `answer` takes a code, and what is answered."""
+        peer = attempt.channel.caller.rank
+        if attempt.method == "here":
+            answer(OK, self.hello.process.encode())
+        elif attempt.method == "join":
+            self.joined(peer, attempt.body, partial(answer, OK))
+        else:
+            envelope = Envelope.parse(attempt.envelope)
+            self.early.append((attempt.method, peer, envelope, attempt.body, answer))
+
+    def serve_early(self):
+        """Serve the calls that may be served now: some let others be."""
+        while ready := [call for call in self.early if self.is_ready(*call[:3])]:
+            self.early.remove(ready[0])
+            self.serve_one(*ready[0])
+
+    def is_ready(self, method, peer, envelope):
+        if self.node is None:
+            return False
+        is_call = method == "call" and self.is_of_this_generation(envelope)
+        return not (is_call and self.node._answers[peer].is_early(envelope))
+
+    def serve_one(self, method, peer, envelope, body, answer):
+        if not self.is_of_this_generation(envelope):
+            self.world.refused += 1
+            answer(REFUSED, f"{self.membership.name(self.rank)} is of another generation".encode())
+        elif method == "call":
+            reply = self.node.answer(peer, envelope, body)
+            if len(self.node._answers[peer]._replies) > MOST_OPEN:
+                raise Violation("more replies are kept than calls may be open")
+            reply.add_done_callback(lambda reply: answer(OK, reply.result()))
+        elif self.farewell is not None:
+            answer(OK, self.farewell)
+        else:
+            self.staying.append(partial(answer, OK))
+
+    def is_of_this_generation(self, envelope):
+        return envelope.generation == self.generation
+
+    def joined(self, peer, body, answer):
+        try:
+            assert self.roster.join(body) == peer
+        except StartedAgain as error:
+            if self.liveness is None:
+                raise Ended(str(error)) from None
+            self.liveness.lost(peer)
+            self.check()
+        self.joining.append(answer)
+        self.welcome = self.roster.welcome()
+        if self.welcome is not None:
+            joining, self.joining = self.joining, []
+            for each in joining:
+                each(members.to_body(self.welcome))
+
+    # ---- While the generation lives ------------------------------------------
+
+    def call(self, peer, envelope, body):
+        self.check()
+        self.world.called(self, peer, envelope, bytes(body))
+        reply = self.channels[peer].call("call", body, envelope.to_bytes())
+        reply.add_done_callback(self.end_if_refused)
+        return reply
+
+    def end_if_refused(self, reply):
+        if reply.exception() is not None:
+            raise Ended(str(reply.exception()))
+
+    def watch(self, peer):
+        """Notice when the connection to a peer breaks, and when the peer ends."""
+
+        def connected(process):
+            self.liveness.connected(peer)
+            if process != self.welcome.processes[peer]:
+                self.liveness.lost(peer)
+
+        def ended(farewell):
+            assert not farewell
+            self.left.add(peer)
+            self.liveness.left(peer)
+
+        envelope = Envelope(self.generation, self.rank, Kind.READ, 1, (1,))
+        self.channels[peer].watch(
+            envelope.to_bytes(),
+            lambda reason: self.liveness.disconnected(peer, self.world.now, reason),
+            connected,
+            ended,
+        )
 
     def tick(self):
-        self.liveness.tick(self.world.now)
-        for peer, client in self.clients.items():
-            self.send(peer, client.heartbeat())
+        try:
+            self.liveness.tick(self.world.now)
+        except GenerationOver as error:
+            raise Ended(str(error)) from None
         self.after(self.liveness.interval, self.tick)
 
-    def link_is_down(self, peer):
-        if self.liveness is not None:
-            self.liveness.disconnected(peer, self.world.now, "it is cut off")
+    def fail_others(self, problem):
+        raise Violation(problem.message)
 
-    def link_is_up(self, peer):
-        if self.liveness is not None:
-            self.liveness.connected(peer)
-            for request in self.clients[peer].unanswered():
-                self.send(peer, request)
-
-    # ---- Programs ------------------------------------------------------------
-
-    def welcome_all(self):
-        """Begin a generation with the others."""
-        while (welcome := self.roster.welcome()) is None:
-            yield lambda: not self.roster.missing
-        frame = Frame(Kind.WELCOME, self.roster.generation, 0, body=members.to_body(welcome))
-        self.welcome = frame
-        self.begin(self.roster.generation)
-        self.world.all_are_welcome()
-        for peer in self.peers:
-            self.send(peer, frame)
-
-    def drive(self):
-        yield from self.welcome_all()
-        world = self.world
-        step = world.newest_manifest()
-        position = copy.deepcopy(world.positions[step])
-        yield from self.all_do("load", step)
-        self.saving = None
-        while position.passes < world.data.passes:
-            runs = self.tell_workers("run", position.batches, step)
-            end, is_over = yield from self.train(position.batches, step)
-            others = [json.loads(reply)[0] for reply in (yield from self.replies(runs))]
-            position.batches = [end, *others]
-            if is_over:
-                position = Position(position.passes + 1, [0] * self.workers)
-            last_saved, step = step, self.owner.parameters.steps
-            if world.chance.random() < 0.3:
-                reads = self.tell_workers("read", step)
-                yield from self.read_all(step)
-                yield from self.replies(reads)
-            if step > last_saved:
-                yield from self.saved()
-                world.positions[step] = copy.deepcopy(position)
-                self.saving = step, [*self.tell_all("stage", step), self.stage(step)]
-        if world.positions[step] != position:  # a pass ended with a pause at a checkpoint
-            world.positions[step] = copy.deepcopy(position)
-        yield from self.saved()
-        yield from self.all_do("finish")
-
-    def saved(self):
-        """Wait for the files of the checkpoint that is being written, then write its manifest."""
-        if self.saving is not None:
-            (step, writes), self.saving = self.saving, None
-            yield from self.replies(writes)
-            self.liveness.check(self.world.now)
-            self.world.write_manifest(self, step)
-            yield from self.all_do("committed", step)
-
-    def tell_all(self, *command):
-        return self.tell(sorted(self.peers), command)
-
-    def tell_workers(self, *command):
-        return self.tell(range(1, self.workers), command)
-
-    def tell(self, ranks, command):
-        body = json.dumps(command).encode()
-        return [self.request(rank, Kind.COMMAND, body) for rank in ranks]
-
-    def all_do(self, *command):
-        sent = self.tell_all(*command)
-        if command[0] == "load":
-            self.load(command[1])
-        yield from self.replies(sent)
-
-    def follow(self):
-        while self.liveness is None:
-            hello = Frame(Kind.HELLO, 0, self.rank, body=members.to_body(self.hello))
-            self.world.send(self, 0, hello)
-            yield 0.4
-        while True:
-            yield lambda: self.commands
-            number, name, arguments = self.commands.popleft()
-            assert self.rank < self.workers or name not in ("run", "read"), "a server trains"
-            result = None
-            match name:
-                case "load" if self.owner is not None:
-                    self.load(*arguments)
-                case "start_pass":
-                    self.start_pass()
-                case "run":
-                    result = yield from self.train(*arguments)
-                case "read":
-                    yield from self.read_all(*arguments)
-                case "stage" if self.owner is not None:
-                    self.stage(*arguments, answers=number)
-                    continue
-            self.answer(0, number, json.dumps(result).encode())
-
-    def load(self, step):
-        self.owner.parameters.state = self.world.load(step, self.rank)
-
-    def stage(self, step, answers=None):
-        """Write this owner's part as it is now; later, for training continues meanwhile."""
-        assert self.may_be_saved(), "a pull is open at a checkpoint"
-        state = copy.deepcopy(self.state_to_save())
-
-        def write():
-            self.world.write_part(self, step, state)
-            if answers is None:
-                self.results["stage", step] = b""
-            else:
-                self.answer(0, answers, b"null")
-            self.advance()
-
-        self.after(self.world.chance.uniform(0, 1), write)
-        return "stage", step
-
-    def state_to_save(self):
-        return self.owner.parameters.state
-
-    def may_be_saved(self):
-        return not self.owner.is_open
-
-    def train(self, positions, step):
-        """Train from a batch on until rank 0 pauses; the next batch, and whether none is left.
-
-        `step` is the last one that was trained.
-        """
-        batches, at = self.world.data.batches(self.rank), positions[self.rank]
-        step, last, joins, more, steps = step + 1, None, False, True, 0
-        while True:
-            pause = self.rank == 0 and (not more or steps == self.world.save_every)
-            batch = batches[at] if at < len(batches) and not pause else []
-            pulled, replies = yield from self.exchange_with_all(
-                JOINING if joins else step, batch, last, pause=pause, has_next=at + 1 < len(batches)
-            )
-            if replies[0].left_out:
-                assert self.rank != 0, "rank 0 is left out"
-                self.world.left_out += 1
-                at -= last is not None
-                last, joins = None, True
-                continue
-            reply = replies[0]
-            if last is not None:
-                self.lineage.pushed.setdefault(last.step, set()).add(self.rank)
-            assert joins or reply.step == step, "a worker is in another step than its owners"
-            step, last, joins = reply.step, None, False
-            if reply.paused:
-                return at, not more
-            more, steps = reply.any_next, steps + 1
-            if batch:
-                values = [
-                    dict(zip(keys, each.tables[0].rows[:, 0].tolist(), strict=True))
-                    for keys, each in zip(pulled, replies, strict=True)
-                ]
-                last = Trained(batch, step, values, [each.dense.tolist() for each in replies])
-                self.lineage.pulled.setdefault(step, {})[self.rank] = batch
-                at += 1
-            step += bool(reply.rows)
-            yield self.world.chance.uniform(0.02, 0.3) * self.world.slowness[self.rank]
-
-    @property
-    def lineage(self):
-        return self.world.lineages.setdefault(self.generation, Lineage())
-
-    def exchange_with_all(self, step, batch, last, **flags):
-        """The keys of each owner that are pulled, and the replies, of which all must be alike."""
-        counts, pulled, requests, all_sizes = occurrences(batch), [], [], []
-        pushed = [no_batch(shape_of(0))] * len(self.owners) if last is None else last.sizes
-        for number, keys in enumerate(self.keys_by_owner(counts)):
-            owner = self.owners[number]
-            sizes = Sizes(len(batch), (len(keys),))
-            body, exchange = new_exchange(
-                self.shape_of(owner), step, pushed[number], sizes, **flags
-            )
-            if last is not None:
-                self.fill_push(exchange.push, last.batch, last.values[number], last.dense[number])
-            exchange.keys[0].ids[:] = keys
-            exchange.keys[0].occurrences[:] = [counts[key] for key in keys]
-            pulled.append(keys)
-            all_sizes.append(sizes)
-            requests.append((owner, body))
-        sent = [self.request(owner, Kind.EXCHANGE, body) for owner, body in requests]
-        answers = yield from self.replies(sent)
-        replies = [
-            parse_reply(self.shape_of(owner), sizes, answer)
-            for owner, sizes, answer in zip(self.owners, all_sizes, answers, strict=True)
-        ]
-        assert len({reply.left_out for reply in replies}) == 1, "owners leave out different workers"
-        if not replies[0].left_out:
-            states = {(each.paused, each.step, each.rows, each.any_next) for each in replies}
-            assert len(states) == 1, "owners disagree about a step"
-        return pulled, replies
-
-    def fill_push(self, push, batch, values, dense):
-        table = push.tables[0]
-        table.sums[:, 0] = [gradient(batch, key, int(value)) for key, value in values.items()]
-        table.counts[:, 0] = len(batch)
-        push.dense[:] = [
-            dense_gradient(batch, place, int(value)) for place, value in enumerate(dense)
-        ]
-        if push.labels.size:
-            push.labels[:] = batch
-
-    def read_all(self, step):
-        """Read some rows of every owner, which must be those of a step."""
-        for owner, keys in zip(self.owners, self.keys_by_owner(range(KEYS)), strict=True):
-            expected = self.states_at(step)[owner]
-            body, read = new_read(self.shape_of(owner), [len(keys)], dense=True)
-            read.keys[0].ids[:] = keys
-            [answer] = yield from self.replies([self.request(owner, Kind.READ, body)])
-            reply = parse_read_reply(self.shape_of(owner), [len(keys)], True, answer)
-            assert reply.tables[0][:, 0].tolist() == [
-                expected.rows.get(key, [0])[0] for key in keys
-            ]
-            assert reply.dense.tolist() == expected.dense
-
-    def states_at(self, step):
-        """What all owners must have after a step, by rank."""
-        return self.world.states_at(self.generation, step)
+    def leave(self):
+        """End in peace: the run is finished, and the others know it."""
+        self.farewell = b""
+        for answer in self.staying:
+            answer(b"")
+        waited = self.world.now + SECONDS_TO_LEAVE
+        self.after(SECONDS_TO_LEAVE, lambda: None)
+        yield lambda: self.left >= self.peers or self.world.now >= waited
+        yield 0.2
