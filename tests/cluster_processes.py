@@ -51,7 +51,7 @@ class Process:
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
         self.generation, self.liveness, self.node, self.welcome = 0, None, None, None
         self.channels, self.connected, self.left = {}, set(), set()
-        self.joining, self.staying, self.farewell = [], [], None
+        self.joining, self.staying, self.farewell, self.is_leaving = [], [], None, False
         self.early = []  # calls that wait for the node, or for calls before them
         self.program, self.waits_for = self.live(), None
         self.after(0, lambda: None)
@@ -92,7 +92,7 @@ class Process:
         self.waits_for = None
 
     def check(self):
-        if self.liveness is not None:
+        if self.liveness is not None and not self.is_leaving:
             try:
                 self.liveness.check(self.world.now)
             except GenerationOver as error:
@@ -266,4 +266,5 @@ class Process:
         waited = self.world.now + SECONDS_TO_LEAVE
         self.after(SECONDS_TO_LEAVE, lambda: None)
         yield lambda: self.left >= self.peers or self.world.now >= waited
+        self.is_leaving = True
         yield 0.2
