@@ -12,101 +12,58 @@ import re
 from collections import Counter
 from functools import partial
 
-from cluster_model import keys_of, new_state, random_data, reference, train_step
-from cluster_processes import Lineage, Position, Process
+from cluster_channels import PINGED, Network, Violation
+from cluster_model import (
+    Added,
+    Dealt,
+    Leased,
+    Mixed,
+    keys_of,
+    new_state,
+    occurrences,
+    owner_of,
+    random_data,
+    reference,
+    train_step,
+)
+from cluster_processes import Ended
+from cluster_programs import Lineage, Steps, Streams
 
 from tnctl.cluster.joining.assignment import LOST
-from tnctl.cluster.joining.liveness import GenerationOver
-from tnctl.cluster.transport.frames import Kind
 
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
 SECONDS_AFTER_FAULTS = 150  # within which training must end
-PINGED = 3.0  # seconds after which a connection breaks whose other side does not answer pings
 NOTICED = 5.2  # seconds after which all know that a process was lost
-
-
-class Network:
-    """How frames travel: each pair of ranks has a link, which may be down."""
-
-    def __init__(self, world):
-        self.world, chance = world, world.chance
-        self.loss = chance.choice((0, 0, 0, 0.01, 0.05))
-        self.duplicates = chance.choice((0, 0.02, 0.1))
-        self.delay = chance.choice((0.001, 0.01, 0.05))
-        self.keeps_order = chance.random() < 0.5
-        self.arrivals, self.breaks, self.down = {}, {}, {}
-
-    def send(self, sender, receiver, data):
-        pair = frozenset((sender, receiver))
-        chance = self.world.chance
-        if self.down.get(pair) or chance.random() < self.loss:
-            return
-        breaks = self.breaks.get(pair, 0)
-        for _ in range(1 + (chance.random() < self.duplicates)):
-            delay = chance.expovariate(1 / self.delay)
-            arrival = self.world.now + min(delay, 0.4)
-            if self.keeps_order:
-                arrival = max(arrival, self.arrivals.get((sender, receiver), 0) + 1e-6)
-                self.arrivals[sender, receiver] = arrival
-            self.world.at(arrival, lambda: self.deliver(sender, receiver, data, breaks))
-
-    def deliver(self, sender, receiver, data, breaks):
-        # What is on its way in a connection is lost with it.
-        def receive(process):
-            if self.breaks.get(frozenset((sender, receiver)), 0) == breaks:
-                process.receive(sender, data)
-
-        self.world.tell(receiver, receive)
-
-    def cut(self, first, second, seconds, noticed=0.7):
-        """Break a link for some seconds. Either end may notice at once, or by pings."""
-        pair, chance = frozenset((first, second)), self.world.chance
-        if self.down.get(pair):
-            return
-        self.down[pair] = cut = object()
-        self.lose(pair)
-        for rank, other in ((first, second), (second, first)):
-            delay = 0 if chance.random() < noticed else PINGED
-            self.world.after(delay, partial(self.notice, rank, other, cut))
-        self.world.after(seconds, lambda: self.mend(first, second))
-
-    def lose(self, pair):
-        """What is on its way between two ranks does not arrive."""
-        self.breaks[pair] = self.breaks.get(pair, 0) + 1
-
-    def notice(self, rank, other, cut):
-        if self.down[frozenset((rank, other))] is cut:
-            self.world.tell(rank, lambda process: process.link_is_down(other))
-
-    def mend(self, first, second):
-        self.down[frozenset((first, second))] = False
-        for rank, other in ((first, second), (second, first)):
-            self.world.tell(rank, lambda process, other=other: process.link_is_up(other))
+SECONDS_TO_END = 4.0  # of all processes after the first one
 
 
 class World:
     """Processes, their network, supervisors and storage, and the faults that happen to them."""
 
-    process_of = Process
+    process_of, rule = Steps, Mixed
 
     def __init__(self, seed, is_traced=False):
         self.chance = random.Random(seed)
         self.now, self.events, self.count = 0.0, [], 0
         self.trace = [] if is_traced else None
         self.data = random_data(self.chance, self.chance.choice((1, 2, 2, 2, 3, 3, 4)))
+        self.membership, self.processes = self.data.membership, {}
+        self.backup, self.slowness = 0, [1] * self.data.workers
+        self.positions, self.lineages, self.left_out = {}, {}, 0  # step -> generation, position
+        self.start_position = Dealt(0, [0] * self.data.workers)
         self.prepare()
         self.save_every = self.chance.choice((1, 2, 3))
         self.network = Network(self)
         self.parts, self.manifests = {}, [0]
         self.generations, self.processes_started, self.refused = 0, 0, 0
-        self.reasons, self.kinds = Counter(), Counter()  # of ends, of frames sent
+        self.reasons, self.kinds = Counter(), Counter()  # of ends, of calls
         self.servers_killed = self.servers_stopped = 0
-        self.sent = []  # some frames, to be replayed in later generations
+        self.sent = []  # some calls, to be replayed in later generations
+        self.keeps_addresses = self.chance.random() < 0.5
         self.has_one_supervisor = self.chance.random() < 0.5
         self.kills_at_writes = self.chance.choice((0, 0, 0.1))
-        self.is_collecting, self.is_done = False, False
-        self.membership, self.processes = self.data.membership, {}
+        self.is_collecting, self.is_done, self.last_fault = False, False, 0.0
         for rank in range(self.membership.size):
             self.start(rank)
         self.plan_faults()
@@ -114,12 +71,6 @@ class World:
     def prepare(self):
         """What must come out, and how steps are made: of all workers."""
         self.history = reference(self.data)
-        self.backup, self.slowness = 0, [1] * self.data.workers
-        self.begin_positions()
-
-    def begin_positions(self):
-        self.positions, self.lineages = {0: Position(0, [0] * self.data.workers)}, {}
-        self.left_out = 0
 
     def states_at(self, _, step):
         """The states of all owners by rank that a step of a generation must end with."""
@@ -153,38 +104,42 @@ class World:
 
     # ---- What processes do ---------------------------------------------------
 
-    def tell(self, rank, call):
-        process = self.processes[rank]
-        process.happen(lambda: call(process))
+    def listening(self, rank, address):
+        """The process of a rank, if it listens on an address; None if it does not."""
+        process = self.processes.get(rank)
+        if process is None or process.exit_code is not None or process.is_stopped:
+            return None
+        return process if process.hello.address == address else None
 
-    def send(self, process, peer, frame):
-        assert not process.must_end, f"rank {process.rank} sends after it was stopped too long"
-        self.kinds[frame.kind] += 1
-        if self.trace is not None and frame.kind is not Kind.HEARTBEAT:
-            self.say(f"{process.rank} > {peer} {frame.kind.name} {frame.number}")
-        data = frame.to_bytes()
-        if self.chance.random() < 0.1 and frame.kind > Kind.WELCOME:
-            self.sent.append((process.rank, peer, data))
-        self.network.send(process.rank, peer, data)
+    def may_send(self, process):
+        if process.must_end:
+            raise Violation(f"rank {process.rank} sends after it was stopped too long")
 
-    def left(self, process, reason):
-        self.reasons[re.sub(r"( \d+| for [\d.]+ s(: .*)?)", "", reason)] += 1
-        self.exited(process, LOST)
+    def called(self, process, peer, envelope, body):
+        self.kinds[envelope.kind] += 1
+        self.say(f"{process.rank} > {peer} {envelope.kind.name} {envelope.number}")
+        if self.chance.random() < 0.1:
+            self.sent.append((process.rank, peer, envelope, body))
 
-    def is_up(self, first, second):
-        return not self.network.down.get(frozenset((first, second)))
+    def lost(self, process, reason):
+        if process.exit_code is None:
+            self.reasons[re.sub(r"( \d+| for [\d.]+ s(: .*)?)", "", reason)] += 1
+            self.say(f"rank {process.rank}: {reason}")
+            self.exited(process, LOST)
 
     def new_generation(self):
         self.generations += 1
         return self.generations
 
     def all_are_welcome(self):
-        """All processes are new ones: frames of old generations arrive again."""
-        for sender, receiver, data in self.chance.sample(self.sent, min(20, len(self.sent))):
-            self.after(self.chance.uniform(0, 4), self.replay(sender, receiver, data))
+        """All processes are new ones: calls of old generations arrive again."""
+        for sender, peer, *call in self.chance.sample(self.sent, min(20, len(self.sent))):
+            self.after(self.chance.uniform(0, 4), partial(self.replay, sender, peer, call))
 
-    def replay(self, sender, receiver, data):
-        return lambda: self.tell(receiver, lambda process: process.receive(sender, data))
+    def replay(self, sender, peer, call):
+        process = self.processes[peer]
+        late = "call", sender, *call, lambda *_: None
+        process.happen(lambda: process.early.append(late))
 
     def write_part(self, process, step, state):
         self.may_write(process)
@@ -195,14 +150,24 @@ class World:
 
     def check_part(self, process, step, state):
         expected = self.states_at(process.generation, step)[process.rank]
-        assert state == expected, f"rank {process.rank} differs at {step}"
+        same = self.seen(state) == self.seen(expected)
+        assert same, f"rank {process.rank} differs at {step}"
+
+    def seen(self, state):
+        """What must be the same of a state whenever it is computed."""
+        return state
 
     def write_manifest(self, process, step):
+        """Each row was trained as often as the position says."""
         self.may_write(process)
+        generation, position = self.positions[step]
+        assert generation == process.generation, "a position of another generation"
         for rank in self.membership.owners:
             generation, state = self.parts[step, rank]
             assert generation == process.generation, "a part of another generation"
             self.check_part(self.processes[rank], step, state)
+        rows = [row for batch in position.trained(self.data) for row in batch]
+        assert sorted(self.parts[step, 0][1].trained) == sorted(rows), "rows trained once per pass"
         assert step > self.manifests[-1], "checkpoints are in the order of their steps"
         self.manifests.append(step)
         self.say(f"manifest of {step}")
@@ -212,14 +177,17 @@ class World:
         assert not process.must_end, f"rank {process.rank} writes after it was stopped too long"
         if self.now < SECONDS_OF_FAULTS and self.chance.random() < self.kills_at_writes:
             self.kill(process)
-            raise GenerationOver("killed while it wrote")
+            raise Ended("killed while it wrote")
 
     def newest_manifest(self):
         return self.manifests[-1]
 
+    def position_at(self, step):
+        return copy.deepcopy(self.positions[step][1] if step else self.start_position)
+
     def load(self, step, rank):
         if not step:
-            return new_state(rank, self.membership)
+            return new_state(rank, self.membership, self.rule)
         return copy.deepcopy(self.parts[step, rank][1])
 
     # ---- Supervisors ---------------------------------------------------------
@@ -238,15 +206,12 @@ class World:
             return
         process.exit_code = code
         self.say(f"rank {process.rank} ends with {code}")
+        self.network.ended(process)
         if code == 0:
-            self.is_done = True
+            self.after(SECONDS_TO_END, partial(self.end, self.now))
             return
         if process.generation:
             self.expect_notice(process.generation)
-        for peer in process.peers:
-            # Later when the machine is gone, too.
-            delay = 0.05 if self.chance.random() < 0.6 else PINGED
-            self.after(delay, partial(self.breaks, process, self.processes[peer]))
         if not self.has_one_supervisor:
             self.after(self.chance.uniform(0.1, 1.5), lambda: self.start(process.rank))
         elif all(each.exit_code is not None for each in self.processes.values()):
@@ -256,18 +221,15 @@ class World:
             round_ = list(self.processes.values())
             self.after(6, lambda: [self.kill(each) for each in round_])
 
-    def breaks(self, process, peer):
-        """A peer notices that its connection to a process that has ended broke."""
-        latest = self.processes[process.rank]
-        if latest is process or latest.generation != peer.generation:
-            self.network.lose(frozenset((process.rank, peer.rank)))
-            peer.happen(lambda: peer.link_is_down(process.rank))
+    def end(self, finished):
+        """All have ended in peace, unless a fault kept them from it."""
+        self.is_done = True
+        if self.last_fault < finished - 2 * NOTICED:
+            codes = {rank: each.exit_code for rank, each in self.processes.items()}
+            assert set(codes.values()) == {0}, f"processes end with {codes}"
 
     def expect_notice(self, generation):
-        """A lost process ends its generation, but for processes that do not run meanwhile.
-
-        One that is stopped receives the last heartbeats of the lost one when it is resumed.
-        """
+        """A lost process ends its generation, but for processes that do not run meanwhile."""
         alive = [
             each
             for each in self.processes.values()
@@ -297,6 +259,7 @@ class World:
         self.kill(self.any_process())
 
     def kill(self, process):
+        self.last_fault = max(self.last_fault, self.now)
         self.reasons["killed"] += process.exit_code is None
         self.servers_killed += process.exit_code is None and self.membership.is_server(process.rank)
         self.exited(process, -9)
@@ -308,13 +271,14 @@ class World:
             process.stops += 1
             self.servers_stopped += self.membership.is_server(process.rank)
             seconds = self.chance.choice((0.3, 1, 2, 3.4, 6, 9))
+            self.last_fault = max(self.last_fault, self.now + seconds)
             self.say(f"rank {process.rank} is stopped for {seconds}")
             self.after(PINGED, lambda: self.answers_no_ping(process, seconds - PINGED))
             self.after(seconds, lambda: self.resume(process, seconds))
 
     def answers_no_ping(self, process, seconds):
         if seconds > 0 and process.exit_code is None:
-            for peer in process.peers:
+            for peer in sorted(process.peers):
                 self.network.cut(process.rank, peer, seconds + 0.1, noticed=1)
 
     def resume(self, process, seconds):
@@ -333,6 +297,7 @@ class World:
         ranks = list(range(self.membership.size))
         self.chance.shuffle(ranks)
         seconds = self.chance.choice((0.1, 0.5, 1.5, 2.5, 4, 8))
+        self.last_fault = max(self.last_fault, self.now + seconds)
         others = ranks[1:] if self.chance.random() < 0.4 else ranks[1:2]
         for other in others:
             self.say(f"{ranks[0]} and {other} are cut for {seconds}")
@@ -346,7 +311,6 @@ class BackupWorld(World):
         workers = self.data.workers
         self.backup = self.chance.randrange(1, workers) if workers > 1 else 0
         self.slowness = [self.chance.choice((1, 1, 1, 6)) for _ in range(workers)]
-        self.begin_positions()
 
     def states_at(self, generation, step):
         """One process continues from the newest manifest, with the pushes that were taken.
@@ -355,34 +319,53 @@ class BackupWorld(World):
         """
         ranks, lineage = range(self.data.workers), self.lineages.get(generation, Lineage())
         first = self.newest_manifest()
-        owners = {
-            rank: self.load(first, rank) if first else new_state(rank, self.membership)
-            for rank in self.membership.owners
-        }
+        owners = {rank: self.load(first, rank) for rank in self.membership.owners}
         for number in range(first + 1, step + 1):
             batches = [lineage.pulled[number].get(rank, []) for rank in ranks]
             train_step(self.data, owners, batches, lineage.pushed.get(number, set()))
         return owners
 
     def write_manifest(self, process, step):
-        """Each row was trained as often as the position says, by each owner."""
-        position, data = self.positions[step], self.data
-        batches = [
-            batch
-            for rank, done in enumerate(position.batches)
-            for batch in data.batches(rank) * position.passes + data.batches(rank)[:done]
-        ]
-        rows = [row for batch in batches for row in batch]
-        assert sorted(self.parts[step, 0][1].trained) == sorted(rows), "rows trained once per pass"
-        shows = Counter()
-        for batch in batches:
+        """Each gradient is applied once by each owner."""
+        shows, shown = Counter(), Counter()
+        for batch in self.positions[step][1].trained(self.data):
             for key in {key for row in batch for key in keys_of(row)}:
                 shows[key] += len(batch)
-        shown = Counter()
-        for rank in data.membership.owners:
+        for rank in self.membership.owners:
             shown.update({key: row[2] for key, row in self.parts[step, rank][1].rows.items()})
         assert shown == shows, "each gradient is applied once"
         super().write_manifest(process, step)
+
+
+class AsyncWorld(World):
+    """A world whose workers train asynchronously, some of them slowly.
+
+    No two runs end with the same numbers, so sums are checked instead: a row has one for each time
+    that its key occurs in what was trained.
+    """
+
+    process_of, rule = Streams, Added
+
+    def prepare(self):
+        self.start_position = Leased()
+        self.staleness = self.chance.choice((None, 0, 1, 3))
+        self.warmup_steps = self.chance.choice((0, 0, 3))
+        self.slowness = [self.chance.choice((1, 1, 1, 4)) for _ in range(self.data.workers)]
+
+    def states_at(self, _, step):
+        """One process trains the rows that the position of a step has."""
+        rows = [row for unit in self.position_at(step).trained(self.data) for row in unit]
+        owners = {rank: new_state(rank, self.membership, Added) for rank in self.membership.owners}
+        for key, count in occurrences(rows).items():
+            owners[owner_of(key, self.membership)].rows[key] = [count, count, 0]
+        for owner in owners.values():
+            owner.steps, owner.dense = step, [len(rows)] * len(owner.dense)
+        owners[0].trained = rows
+        return owners
+
+    def seen(self, state):
+        rows = {key: row[:2] for key, row in state.rows.items()}
+        return state.steps, rows, state.dense, sorted(state.trained)
 
 
 def check_servers(worlds):
@@ -398,7 +381,7 @@ def simulate(seed, policy=World):
     world = policy(seed, is_traced)
     try:
         world.run()
-    except Exception as error:
+    except (Exception, Violation) as error:
         if world.trace:
             print("\n".join(world.trace[-3000:]))
         raise AssertionError(
