@@ -94,7 +94,7 @@ class Channel:
         self.begin(method, take, bytes(body), envelope)
         return reply
 
-    def watch(self, envelope, on_lost, on_connected, on_end):
+    def watch(self, process, on_lost, on_connected, on_end):
         """As `Endpoint.watch`."""
 
         def ended(code, result):
@@ -107,11 +107,11 @@ class Channel:
         def answered(code, result):
             if code == OK:
                 on_connected(result.decode())
-                self.begin("stay", ended, envelope=envelope)
+                self.begin("stay", ended, process.encode())
             else:
                 self.begin("here", answered)
 
-        self.begin("stay", ended, envelope=envelope)
+        self.begin("stay", ended, process.encode())
 
 
 class Network:

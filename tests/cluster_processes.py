@@ -13,7 +13,7 @@ from tnctl.cluster.joining import members
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.node import Node
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.frames import FrameError
 from tnctl.cluster.transport.once import MOST_OPEN, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
@@ -166,35 +166,41 @@ class Process:
             answer(OK, self.hello.process.encode())
         elif attempt.method == "join":
             self.joined(peer, attempt.body, partial(answer, OK))
+        elif attempt.method == "stay":
+            self.stayed(attempt.body, answer)
         else:
-            envelope = Envelope.parse(attempt.envelope)
-            self.early.append((attempt.method, peer, envelope, attempt.body, answer))
+            self.early.append((peer, Envelope.parse(attempt.envelope), attempt.body, answer))
 
-    def serve_early(self):
-        """Serve the calls that may be served now: some let others be."""
-        while ready := [call for call in self.early if self.is_ready(*call[:3])]:
-            self.early.remove(ready[0])
-            self.serve_one(*ready[0])
-
-    def is_ready(self, method, peer, envelope):
-        if self.node is None:
-            return False
-        is_call = method == "call" and self.is_of_this_generation(envelope)
-        return not (is_call and self.node._answers[peer].is_early(envelope))
-
-    def serve_one(self, method, peer, envelope, body, answer):
-        if not self.is_of_this_generation(envelope):
-            self.world.refused += 1
-            answer(REFUSED, f"{self.membership.name(self.rank)} is of another generation".encode())
-        elif method == "call":
-            reply = self.node.answer(peer, envelope, body)
-            if len(self.node._answers[peer]._replies) > MOST_OPEN:
-                raise Violation("more replies are kept than calls may be open")
-            reply.add_done_callback(lambda reply: answer(OK, reply.result()))
+    def stayed(self, process, answer):
+        if process != self.hello.process.encode():
+            answer(REFUSED, f"{self.membership.name(self.rank)} is another process".encode())
         elif self.farewell is not None:
             answer(OK, self.farewell)
         else:
             self.staying.append(partial(answer, OK))
+
+    def serve_early(self):
+        """Run the calls that may be run now: some let others be."""
+        while self.node is not None and (
+            ready := [
+                call
+                for call in self.early
+                if not self.is_of_this_generation(call[1])
+                or not self.node._answers[call[0]].is_early(call[1])
+            ]
+        ):
+            self.early.remove(ready[0])
+            self.called(*ready[0])
+
+    def called(self, peer, envelope, body, answer):
+        if not self.is_of_this_generation(envelope):
+            self.world.refused += 1
+            answer(REFUSED, f"{self.membership.name(self.rank)} is of another generation".encode())
+            return
+        reply = self.node.answer(peer, envelope, body)
+        if len(self.node._answers[peer]._replies) > MOST_OPEN:
+            raise Violation("more replies are kept than calls may be open")
+        reply.add_done_callback(lambda reply: answer(OK, reply.result()))
 
     def is_of_this_generation(self, envelope):
         return envelope.generation == self.generation
@@ -240,9 +246,8 @@ class Process:
             self.left.add(peer)
             self.liveness.left(peer)
 
-        envelope = Envelope(self.generation, self.rank, Kind.READ, 1, (1,))
         self.channels[peer].watch(
-            envelope.to_bytes(),
+            self.welcome.processes[peer],
             lambda reason: self.liveness.disconnected(peer, self.world.now, reason),
             connected,
             ended,

@@ -138,7 +138,7 @@ class World:
 
     def replay(self, sender, peer, call):
         process = self.processes[peer]
-        late = "call", sender, *call, lambda *_: None
+        late = sender, *call, lambda *_: None
         process.happen(lambda: process.early.append(late))
 
     def write_part(self, process, step, state):

@@ -7,17 +7,19 @@ of one alone (`cluster.mode=async`).
 import math
 import os
 from collections import Counter
+from concurrent.futures import Future
 
 import pytest
-from async_simulation import AsyncWorld
-from cluster_simulation import SEED, BackupWorld, World, check_servers, simulate
+from cluster_model import OwnedState
+from cluster_processes import Process
+from cluster_simulation import SEED, AsyncWorld, BackupWorld, World, check_servers, simulate
 
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.messages.squares import new_squares
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import Kind
-from tnctl.cluster.transport.session import Client, Request, Server
+from tnctl.cluster.transport.once import Answers
 from tnctl.tables import ExactSum
 
 SEEDS = {World: 500, BackupWorld: 50, AsyncWorld: 60}
@@ -25,19 +27,10 @@ LONG_SEEDS = {World: 1_500, BackupWorld: 700, AsyncWorld: 1_000}
 REASONS = (
     "killed",
     "this process was stopped",
-    "worker has been silent",
     "worker could not be reached",
     "worker has ended",
 )
-KINDS = (
-    Kind.HEARTBEAT,
-    Kind.EXCHANGE,
-    Kind.READ,
-    Kind.COMMAND,
-    Kind.REPLY,
-    Kind.RESEND,
-    Kind.SQUARES,
-)
+KINDS = Kind.EXCHANGE, Kind.READ, Kind.COMMAND, Kind.SQUARES
 
 
 def named(policy):
@@ -85,62 +78,58 @@ def test_a_seed_is_a_world():
 
 
 def replies_are_not_kept(patch):
-    reply = Server.reply
+    admit = Answers.admit
 
-    def forget(self, number, *arguments):
-        frame = reply(self, number, *arguments)
-        self._replies[number] = None  # as if it were running
-        return frame
+    def forget(self, envelope):
+        reply, is_new = admit(self, envelope)
+        return (reply if is_new or not reply.done() else Future()), is_new  # as if it were running
 
-    patch.setattr(Server, "reply", forget)
-
-
-def heartbeats_say_nothing(patch):
-    patch.setattr(Server, "heartbeat", lambda *_: [])
+    patch.setattr(Answers, "admit", forget)
 
 
-def duplicates_run_again(patch):
-    receive = Server.receive
+def calls_run_again(patch):
+    admit = Answers.admit
 
-    def run(self, frame):
-        if frame.number <= self._last and self._replies.get(frame.number):
-            self._replies[frame.number] = None
-            return Request(frame.number, frame.kind, frame.body)
-        return receive(self, frame)
+    def run(self, envelope):
+        reply, is_new = admit(self, envelope)
+        return (reply, True) if is_new else (Future(), reply.done())
 
-    patch.setattr(Server, "receive", run)
+    patch.setattr(Answers, "admit", run)
 
 
-def requests_run_in_any_order(patch):
-    def run(self, frame):
-        if frame.number in self._replies:
-            return self._replies[frame.number]
-        self._last = max(self._last, frame.number)
-        self._replies[frame.number] = None
-        return Request(frame.number, frame.kind, frame.body)
+def calls_run_in_any_order(patch):
+    def run(self, envelope):
+        is_new = envelope.number not in self._replies
+        return self._replies.setdefault(envelope.number, Future()), is_new
 
-    patch.setattr(Server, "receive", run)
+    patch.setattr(Answers, "is_early", lambda *_: False)
+    patch.setattr(Answers, "admit", run)
 
 
-def nothing_is_sent_again(patch):
-    patch.setattr(Client, "unanswered", lambda *_: [])
+def calls_that_run_are_forgotten(patch):
+    admit = Answers.admit
 
+    def forget(self, envelope):
+        self._replies.clear()
+        return admit(self, envelope)
 
-def running_replies_are_forgotten(patch):
-    patch.setattr(Server, "_forget", lambda self, _: self._replies.clear())
+    patch.setattr(Answers, "admit", forget)
 
 
 def replies_are_kept_forever(patch):
-    patch.setattr(Server, "_forget", lambda *_: None)
+    admit = Answers.admit
+
+    def keep(self, envelope):
+        replies = dict(self._replies)
+        admitted = admit(self, envelope)
+        self._replies = replies | self._replies
+        return admitted
+
+    patch.setattr(Answers, "admit", keep)
 
 
-def generations_are_mixed(patch):
-    accept = Liveness.accept
-    patch.setattr(
-        Liveness,
-        "accept",
-        lambda self, frame, peer, _, now: accept(self, frame, peer, frame.generation, now),
-    )
+def calls_of_other_generations_run(patch):
+    patch.setattr(Process, "is_of_this_generation", lambda *_: True)
 
 
 def a_pause_pulls(patch):
@@ -173,21 +162,21 @@ def a_pause_counts(patch):
 
 
 def pushes_are_in_the_order_of_arrival(patch):
-    meet = Barrier._meet
+    meet, reduce, apply = Barrier._meet, OwnedState.reduce, OwnedState.apply
 
     def arrived(self):
-        order, push = list(self._held), self.parameters.push
+        self.parameters.order = list(self._held)
+        return meet(self)
 
-        def in_order(pulled, pushes, rate):
-            push([pulled[rank] for rank in order], [pushes[rank] for rank in order], rate)
+    def reduce_in_order(self, pulled, pushes, rate):
+        reduce(self, *([each[rank] for rank in self.order] for each in (pulled, pushes)), rate)
 
-        self.parameters.push = in_order
-        try:
-            return meet(self)
-        finally:
-            del self.parameters.push
+    def apply_in_order(self, pushes, scale):
+        apply(self, [pushes[rank] for rank in self.order], scale)
 
     patch.setattr(Barrier, "_meet", arrived)
+    patch.setattr(OwnedState, "reduce", reduce_in_order)
+    patch.setattr(OwnedState, "apply", apply_in_order)
 
 
 def squares_of_others_are_not_waited_for(patch):
@@ -204,25 +193,15 @@ def squares_of_others_are_not_waited_for(patch):
 
 
 def a_server_applies_pushes_twice(patch):
-    meet = Barrier._meet
+    apply = OwnedState.apply
 
-    def doubled(self):
-        push, state = self.parameters.push, self.parameters.state
+    def twice(self, pushes, scale):
+        apply(self, pushes, scale)
+        if not any(push.labels.size for push in pushes):  # rank 0 has them
+            apply(self, pushes, scale)
+            self.state.steps -= 1
 
-        def twice(*arguments):
-            push(*arguments)
-            if self.rank >= self.workers:
-                steps = state.steps
-                push(*arguments)
-                state.steps = steps
-
-        self.parameters.push = twice
-        try:
-            return meet(self)
-        finally:
-            del self.parameters.push
-
-    patch.setattr(Barrier, "_meet", doubled)
+    patch.setattr(OwnedState, "apply", twice)
 
 
 def squares_of_as_many_owners_as_workers_are_waited_for(patch):
@@ -240,6 +219,10 @@ def a_process_does_not_notice_its_own_silence(patch):
             raise GenerationOver(self._reason)
 
     patch.setattr(Liveness, "check", check)
+
+
+def a_process_at_an_old_address_is_taken_for_the_one_before(patch):
+    patch.setattr(Liveness, "lost", lambda *_: None)
 
 
 def leave_out_by_each_owner(patch):
@@ -300,10 +283,7 @@ def pushes_are_of_the_newest_pull(patch):
 
 
 def the_step_that_was_begun_is_not_counted(patch):
-    def pause(self):
-        self.is_paused = True
-
-    patch.setattr(Arrivals, "_pause", pause)
+    patch.setattr(OwnedState, "pause", lambda _: None)
 
 
 def a_held_pull_is_forgotten(patch):
@@ -317,60 +297,44 @@ def a_held_pull_is_forgotten(patch):
     patch.setattr(Arrivals, "_released", forget)
 
 
-def an_asynchronous_server_applies_pushes_twice(patch):
-    take = Arrivals._take_push
-
-    def twice(self, worker, exchange):
-        if exchange.push.rows and not self.shape.figures:  # rank 0 has them
-            parameters = self.parameters
-            clock = parameters.state.steps, parameters.pushed
-            parameters.push_one(worker.open[0].exchange.keys, exchange.push, self._rate)
-            parameters.state.steps, parameters.pushed = clock
-        take(self, worker, exchange)
-
-    patch.setattr(Arrivals, "_take_push", twice)
-
-
 OF_EVERY_POLICY = [
-    duplicates_run_again,
-    generations_are_mixed,
-    nothing_is_sent_again,
+    a_server_applies_pushes_twice,
+    calls_of_other_generations_run,
+    calls_run_again,
     replies_are_not_kept,
 ]
-OF_STEPS = [
-    a_server_applies_pushes_twice,
-    squares_of_as_many_owners_as_workers_are_waited_for,
+OF_CALLS = [
+    a_process_at_an_old_address_is_taken_for_the_one_before,
+    a_process_does_not_notice_its_own_silence,
+    calls_run_in_any_order,
+    calls_that_run_are_forgotten,
+    replies_are_kept_forever,
+    silence_is_not_noticed,
 ]
 BROKEN = {
     World: [
         *OF_EVERY_POLICY,
-        *OF_STEPS,
-        heartbeats_say_nothing,
-        requests_run_in_any_order,
-        running_replies_are_forgotten,
-        replies_are_kept_forever,
-        a_pause_pulls,
+        *OF_CALLS,
         a_pause_counts,
+        a_pause_pulls,
         pushes_are_in_the_order_of_arrival,
+        squares_of_as_many_owners_as_workers_are_waited_for,
         squares_of_others_are_not_waited_for,
-        silence_is_not_noticed,
-        a_process_does_not_notice_its_own_silence,
     ],
     BackupWorld: [
         *OF_EVERY_POLICY,
-        *OF_STEPS,
-        leave_out_by_each_owner,
         late_pushes_are_taken,
+        leave_out_by_each_owner,
         pauses_do_not_wait,
+        squares_of_as_many_owners_as_workers_are_waited_for,
     ],
     AsyncWorld: [
         *OF_EVERY_POLICY,
+        a_held_pull_is_forgotten,
         nobody_is_held,
-        workers_without_data_hold_others,
         pushes_are_of_the_newest_pull,
         the_step_that_was_begun_is_not_counted,
-        a_held_pull_is_forgotten,
-        an_asynchronous_server_applies_pushes_twice,
+        workers_without_data_hold_others,
     ],
 }
 

@@ -34,7 +34,7 @@ from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.frames import Body, FrameError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.cluster.worker_errors import (
@@ -137,7 +137,7 @@ class Member:
             self._liveness, self._node = liveness, node
             self._change.notify_all()
         for peer in self._others:
-            self._watch(peer, generation)
+            self._watch(peer)
         threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
         return node
 
@@ -271,9 +271,11 @@ class Member:
         time.sleep(FLUSHED)
         os._exit(1)
 
-    def stayed(self, peer: int, envelope: Envelope) -> "Future[Body]":
-        """Another process wants to know when this one ends."""
-        self._generation_of(peer, envelope)
+    def stayed(self, process: bytes) -> "Future[Body]":
+        """Another process wants to know when the one with this number ends."""
+        if process != self.process.encode():
+            # A caller that waited for the end of the one before would not notice it.
+            raise CallRefused(f"{self._name(self.rank)} is another process")
         reply: Future[Body] = Future()
         with self._change:
             if self._farewell is not None:
@@ -283,26 +285,16 @@ class Member:
         return reply
 
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
-        """Another process makes a numbered call."""
+        """Another process makes a numbered call, in its generation."""
         if envelope.caller != peer:
             raise FrameError(f"it calls as {self._name(envelope.caller)}")
-        node = self._generation_of(peer, envelope)
-        self._check()
-        try:
-            return node.answer(peer, envelope, body)
-        except FrameError as error:
-            # Made again it would be the same: without an end the training would wait for it.
-            node.fail(FrameError(f"a message of {self._name(peer)} is wrong: {error}"))
-            raise
-
-    def _generation_of(self, peer: int, envelope: Envelope) -> Node:
-        """The node of this generation, once it is there. Refuses calls of another generation."""
         with self._change:
             self._change.wait_for(lambda: self._node is not None)
         assert self._node is not None
         if envelope.generation != self._node.generation:
             raise CallRefused(f"{self._name(self.rank)} is of another generation")
-        return self._node
+        self._check()
+        return self._node.answer(peer, envelope, body)
 
     def on_stranger(self, address: str, reason: str) -> None:
         """A call without the token, or of no peer, was refused."""
@@ -330,7 +322,7 @@ class Member:
         if (error := reply.exception()) is not None:
             self._lose(str(error))
 
-    def _watch(self, peer: int, generation: int) -> None:
+    def _watch(self, peer: int) -> None:
         """Notice when the connection to a peer breaks, and when the peer ends."""
         assert self._liveness is not None and self._welcome is not None
         liveness, expected = self._liveness, self._welcome.processes[peer]
@@ -354,8 +346,7 @@ class Member:
             if farewell and self._node is not None:
                 self._node.end(parse_problem(farewell).error())
 
-        envelope = Envelope(generation, self.rank, Kind.READ, 1, (1,))
-        self._endpoint.watch(peer, envelope.to_bytes(), lost, connected, ended)
+        self._endpoint.watch(peer, expected, lost, connected, ended)
 
     def _on_connected(self, peer: int, _: str) -> None:
         with self._change:
