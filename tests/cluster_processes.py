@@ -111,8 +111,14 @@ class Process:
         else:
             self.connect(0, self.world.processes[0].hello.address, self.say_hello)
         yield lambda: self.welcome is not None
-        for peer in sorted(self.peers - self.channels.keys()):
-            self.connect(peer, self.welcome.addresses[peer], lambda: None)
+        self.generation = int(self.welcome.generation, 16)
+        self.liveness = Liveness(self.rank, TIMEOUT, self.world.now, self.membership)
+        self.after(0, self.tick)
+        for peer in sorted(self.peers):
+            if peer in self.connected:
+                self.watch(peer)
+            else:
+                self.connect(peer, self.welcome.addresses[peer], partial(self.watch, peer))
         yield lambda: self.connected >= self.peers
         self.begin()
 
@@ -141,15 +147,10 @@ class Process:
 
     def begin(self):
         """Become part of a generation."""
-        self.generation = int(self.welcome.generation, 16)
-        self.liveness = Liveness(self.rank, TIMEOUT, self.world.now, self.membership)
         self.node = Node(
             self.rank, self.workers, self.generation, self.call, self.fail_others,
             self.membership.servers,
         )  # fmt: skip
-        for peer in sorted(self.peers):
-            self.watch(peer)
-        self.after(0, self.tick)
         if self.rank == 0:
             self.world.all_are_welcome()
 

@@ -143,15 +143,14 @@ class World:
 
     def write_part(self, process, step, state):
         self.may_write(process)
-        self.check_part(process, step, state)
+        self.check_part(process.generation, process.rank, step, state)
         self.parts[step, process.rank] = process.generation, state
         self.say(f"{process.rank} wrote its part of {step}")
         self.may_write(process)
 
-    def check_part(self, process, step, state):
-        expected = self.states_at(process.generation, step)[process.rank]
-        same = self.seen(state) == self.seen(expected)
-        assert same, f"rank {process.rank} differs at {step}"
+    def check_part(self, generation, rank, step, state):
+        expected = self.states_at(generation, step)[rank]
+        assert self.seen(state) == self.seen(expected), f"rank {rank} differs at {step}"
 
     def seen(self, state):
         """What must be the same of a state whenever it is computed."""
@@ -165,7 +164,7 @@ class World:
         for rank in self.membership.owners:
             generation, state = self.parts[step, rank]
             assert generation == process.generation, "a part of another generation"
-            self.check_part(self.processes[rank], step, state)
+            self.check_part(generation, rank, step, state)
         rows = [row for batch in position.trained(self.data) for row in batch]
         assert sorted(self.parts[step, 0][1].trained) == sorted(rows), "rows trained once per pass"
         assert step > self.manifests[-1], "checkpoints are in the order of their steps"
@@ -210,7 +209,7 @@ class World:
         if code == 0:
             self.after(SECONDS_TO_END, partial(self.end, self.now))
             return
-        if process.generation:
+        if process.node is not None:
             self.expect_notice(process.generation)
         if not self.has_one_supervisor:
             self.after(self.chance.uniform(0.1, 1.5), lambda: self.start(process.rank))
@@ -233,7 +232,7 @@ class World:
         alive = [
             each
             for each in self.processes.values()
-            if each.generation == generation and not each.is_stopped
+            if each.generation == generation and each.node is not None and not each.is_stopped
         ]
         stops = [each.stops for each in alive]
 

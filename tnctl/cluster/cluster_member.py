@@ -120,25 +120,27 @@ class Member:
         self._wait(lambda: self._welcome is not None)
         assert self._welcome is not None
         self._addresses = dict(enumerate(self._welcome.addresses))
-        for peer in self._others - self._connected:
-            connected = partial(self._on_connected, peer)
-            self._endpoint.connect(peer, self._welcome.addresses[peer], connected)
-        self._wait(lambda: self._connected >= self._others)
-        generation = int(self._welcome.generation, 16)
-        liveness = Liveness(
+        self._liveness = Liveness(
             self.rank, self._timeout, time.monotonic(), self.membership, _seconds_of_threads
         )
+        threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
+        for peer in self._others:
+            if peer in self._connected:
+                # It may end while this process waits for those that have ended before.
+                self._watch(peer)
+            else:
+                self._endpoint.connect(
+                    peer, self._welcome.addresses[peer], partial(self._on_connected, peer)
+                )
+        self._wait(lambda: self._connected >= self._others)
         node = Node(
-            self.rank, self.membership.workers, generation, self._call, self._fail_others,
-            self.membership.servers,
+            self.rank, self.membership.workers, int(self._welcome.generation, 16), self._call,
+            self._fail_others, self.membership.servers,
         )  # fmt: skip
         node.on_machine = self._welcome.on_machine_of(self.rank, self.membership.writers)
         with self._change:
-            self._liveness, self._node = liveness, node
+            self._node = node
             self._change.notify_all()
-        for peer in self._others:
-            self._watch(peer)
-        threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
         return node
 
     def _listen(self, host: str, encryption: Certificates | None) -> Endpoint:
@@ -345,10 +347,13 @@ class Member:
                 liveness.left(peer)
             if farewell and self._node is not None:
                 self._node.end(parse_problem(farewell).error())
+            elif farewell:
+                self._farewell_of(farewell)
 
         self._endpoint.watch(peer, expected, lost, connected, ended)
 
     def _on_connected(self, peer: int, _: str) -> None:
+        self._watch(peer)
         with self._change:
             self._connected.add(peer)
             self._change.notify_all()
