@@ -133,32 +133,28 @@ def calls_of_other_generations_run(patch):
 
 
 def a_pause_pulls(patch):
-    meet = Barrier._meet
+    answers = Barrier._answers
 
-    def pull(self):
-        keys = [self._held[rank] for rank in range(self.workers)]
-        answers = meet(self)
-        if keys[0].pause and any(each.rows for each in keys):
-            self._pulled = dict(enumerate(keys))
-        return answers
+    def pull(self, exchanges):
+        replies = answers(self, exchanges)
+        if exchanges[0].pause and any(each.rows for each in exchanges):
+            self._pulled = dict(enumerate(exchanges))
+        return replies
 
-    patch.setattr(Barrier, "_meet", pull)
+    patch.setattr(Barrier, "_answers", pull)
 
 
 def a_pause_counts(patch):
-    meet = Barrier._meet
+    answers = Barrier._answers
 
-    def count(self):
-        held = [self._held[rank] for rank in range(self.workers)]
-        answers = meet(self)
-        if held[0].pause:
-            for exchange in held:
-                keys = exchange.keys[0]
+    def count(self, exchanges):
+        if exchanges[0].pause:
+            for [keys] in (each.keys for each in exchanges):
                 pairs = zip(keys.ids.tolist(), keys.occurrences.tolist(), strict=True)
                 self.parameters.state.begin(pairs)
-        return answers
+        return answers(self, exchanges)
 
-    patch.setattr(Barrier, "_meet", count)
+    patch.setattr(Barrier, "_answers", count)
 
 
 def pushes_are_in_the_order_of_arrival(patch):
