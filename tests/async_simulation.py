@@ -97,24 +97,23 @@ class AsyncProcess(Process):
 
     def new_owner(self):
         return Arrivals(
-            self.shape_of(self.rank), self.workers, OwnedSums(self.workers), self.world.staleness,
-            self.world.warmup_steps,
+            self.shape_of(self.rank), self.workers, OwnedSums(self.workers), staleness=self.world.staleness,
+            warmup_steps=self.world.warmup_steps,
         )  # fmt: skip
 
-    def run(self, peer, request):
-        command = json.loads(bytes(request.body)) if request.kind is Kind.COMMAND else [None]
+    def run(self, peer, handle, kind, body):
+        command = json.loads(body) if kind is Kind.COMMAND else [None]
         match command:
             case ["lease"]:
-                self.answer(peer, request.number, json.dumps(self.next_unit()).encode())
+                self.answer(handle, json.dumps(self.next_unit()).encode())
             case ["drain", training]:
                 self.drained = training
-                self.answer(peer, request.number, b"null")
+                self.answer(handle, b"null")
             case _:
-                super().run(peer, request)
+                super().run(peer, handle, kind, body)
 
-    def exchange(self, peer, number, body):
-        for (of, of_number), answer in self.owner.exchange(peer, body, (peer, number)):
-            self.answer(of, of_number, answer)
+    def answer_all(self, answers):
+        super().answer_all(answers)
         self.check_staleness()
 
     def check_staleness(self):
@@ -131,8 +130,8 @@ class AsyncProcess(Process):
             most = min(pushed, default=math.inf) + 1 + staleness
             assert max((p.number for p in pulled), default=0) <= most, "a worker is too far ahead"
 
-    def begin(self, generation):
-        super().begin(generation)
+    def begin(self, *arguments):
+        super().begin(*arguments)
         self.trainings = self.drained = 0
 
     @property

@@ -1,4 +1,7 @@
-"""A process of a simulated cluster: tnctl's protocol, and programs of rank 0 and of the others.
+"""A process of a simulated cluster: its calls, and programs of rank 0 and of the others.
+
+What `transport/rpc.py` does with gRPC, and `cluster_member.py` with threads, is done here by events:
+a call whose connection broke is made again, with the same envelope, when there is another one.
 
 The programs are generators that yield what they wait for: seconds, or a condition.
 """
@@ -6,7 +9,7 @@ The programs are generators that yield what they wait for: seconds, or a conditi
 import copy
 import json
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster_model import (
     CLIP_NORM,
@@ -25,11 +28,23 @@ from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
 from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import NOTICES, REQUESTS, Frame, FrameError, Kind, parse
-from tnctl.cluster.transport.session import MOST_OPEN, Client, Request, Server
+from tnctl.cluster.transport.frames import NOTICES, FrameError, Kind
+from tnctl.cluster.transport.once import MOST_OPEN, Answers, Calls, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What travels: of the kind "join", "welcome", "call", "reply" or "refused"."""
+
+    kind: str
+    sender: int
+    generation: int = 0
+    number: int = 0
+    envelope: bytes = b""
+    body: bytes = b""
 
 
 @dataclass
@@ -86,7 +101,7 @@ class Process:
         )
         self.generation, self.liveness, self.owner = 0, None, None
         self.roster = Roster(self.hello, world.new_generation()) if rank == 0 else None
-        self.early = []  # frames of the generation that came before the welcome
+        self.early = []  # calls of the generation that came before the welcome
         self.results = {}  # (owner, number) -> bytes of a reply
         self.commands = deque()
         self.program = self.drive() if rank == 0 else self.follow()
@@ -127,89 +142,110 @@ class Process:
         self.waits_for = None
         self.advance()
 
-    def send(self, peer, frame):
+    def send(self, peer, packet):
         self.liveness.check(self.world.now)
-        self.world.send(self, peer, frame)
+        self.world.send(self, peer, packet)
 
-    def receive(self, peer, data):
-        frame = parse(data)
-        if frame.kind in (Kind.HELLO, Kind.WELCOME):
-            self.join(peer, frame)
+    def receive(self, packet):
+        peer = packet.sender
+        if packet.kind in ("join", "welcome"):
+            self.join(packet)
         elif self.liveness is None:
-            self.early.append((peer, data))
-        else:
-            try:
-                self.liveness.accept(frame, peer, self.generation, self.world.now)
-            except FrameError:
-                self.world.refused += 1
-                return
-            self.take(peer, frame)
+            self.early.append(packet)
+        elif packet.kind == "call":
+            self.take(peer, packet)
+        elif packet.generation == self.generation:
+            if packet.kind == "refused":
+                raise GenerationOver("a process is of another generation")
+            if self.calls[peer].answered(packet.number):
+                del self.open[peer, packet.number]
+                self.results[peer, packet.number] = packet.body
         if self.exit_code is None:
             self.advance()
 
-    def take(self, peer, frame):
-        client, server = self.clients[peer], self.servers[peer]
-        if frame.kind is Kind.REPLY:
-            if client.receive(frame):
-                self.results[peer, frame.number] = bytes(frame.body)
-        elif frame.kind is Kind.RESEND:
-            for request in client.unanswered(frame.number):
-                self.send(peer, request)
-        elif frame.kind is Kind.HEARTBEAT:
-            for answer in server.heartbeat(frame):
-                self.send(peer, answer)
-        elif frame.kind in REQUESTS:
-            todo = server.receive(frame)
-            assert len(server._replies) <= MOST_OPEN + 2
-            if isinstance(todo, Request):
-                self.run(peer, todo)
-            elif todo is not None:
-                self.send(peer, todo)
+    def take(self, peer, packet):
+        """A call arrives, for the first time or again."""
+        if not self.is_of_this_generation(packet):
+            self.world.refused += 1
+            self.send(peer, replace(packet, kind="refused", sender=self.rank))
+            return
+        answers = self.answers[peer]
+        self.waiting[peer].append(packet)
+        while ready := [
+            packet
+            for packet in self.waiting[peer]
+            if not answers.is_early(Envelope.parse(packet.envelope))
+        ]:
+            for packet in ready:
+                self.waiting[peer].remove(packet)
+                self.admit(peer, packet)
+                self.advance()  # a command is done before the calls behind it
 
-    def run(self, peer, request):
-        if request.kind is Kind.EXCHANGE:
-            self.exchange(peer, request.number, request.body)
-        elif request.kind in NOTICES:
-            answers = self.owner.notice(peer, request.kind, request.body)
-            self.answer(peer, request.number, b"")
-            self.answer_all(answers)
-        elif request.kind is Kind.READ:
-            self.answer(peer, request.number, self.owner.read(peer, request.body))
+    def is_of_this_generation(self, packet):
+        return packet.generation == self.generation
+
+    def admit(self, peer, packet):
+        envelope = Envelope.parse(packet.envelope)
+        try:
+            reply, is_new = self.answers[peer].admit(envelope)
+        except FrameError:
+            return  # the caller has the reply
+        assert len(self.answers[peer]._replies) <= MOST_OPEN
+
+        def send(reply):
+            answer = Packet("reply", self.rank, self.generation, packet.number, b"", reply.result())
+            self.send(peer, answer)
+
+        reply.add_done_callback(lambda reply: self.after(0, lambda: send(reply)))
+        if is_new:
+            self.run(peer, (peer, reply), envelope.kind, packet.body)
+
+    def run(self, peer, handle, kind, body):
+        """Run a request; `handle` is for its reply."""
+        if kind is Kind.EXCHANGE:
+            self.answer_all(self.owner.exchange(peer, body, handle))
+        elif kind in NOTICES:
+            answers = self.owner.notice(peer, kind, body)
+            self.answer_all([(handle, b""), *answers])
+        elif kind is Kind.READ:
+            self.answer(handle, self.owner.read(peer, body))
         else:
-            name, *arguments = json.loads(bytes(request.body))
-            self.commands.append((request.number, name, arguments))
-
-    def exchange(self, peer, number, body):
-        """Take an exchange; answer all of them if it was the last."""
-        self.exchanges[peer] = number
-        self.answer_all(self.owner.exchange(peer, body))
+            name, *arguments = json.loads(body)
+            self.commands.append((handle, name, arguments))
 
     def answer_all(self, answers):
         for notice in self.owner.take_notices():
             for peer in sorted(self.peers & set(self.owners)):
-                self.acknowledged.append(self.request(peer, notice.kind, notice.body))
-        for rank, answer in enumerate(answers):
-            if answer is not None:
-                self.answer(rank, self.exchanges.pop(rank), answer)
+                self.request(peer, notice.kind, bytes(notice.body))
+        for handle, answer in answers:
+            self.answer(handle, answer)
 
-    def answer(self, peer, number, body):
+    def answer(self, handle, body):
+        peer, reply = handle
         if peer == self.rank:
-            self.results[peer, number] = bytes(body)
+            self.results[peer, reply] = bytes(body)
         else:
-            self.send(peer, self.servers[peer].reply(number, body))
+            reply.set_result(bytes(body))
 
     def request(self, peer, kind, body):
         """Send a request: its key in `results`, once it is answered. Its own without a network."""
-        if peer != self.rank:
-            frame = self.clients[peer].request(kind, body)
-            self.send(peer, frame)
-            return peer, frame.number
-        self.own_requests += 1
-        if kind is Kind.READ:
-            self.answer(peer, self.own_requests, self.owner.read(peer, body))
-        else:
-            self.exchange(peer, self.own_requests, body)
-        return peer, self.own_requests
+        if peer == self.rank:
+            self.own_requests += 1
+            self.run(peer, (peer, self.own_requests), kind, bytes(body))
+            return peer, self.own_requests
+        envelope = self.calls[peer].envelope(kind)
+        key = peer, envelope.number
+        self.open[key] = Packet(
+            "call", self.rank, self.generation, envelope.number, envelope.to_bytes(), bytes(body)
+        )
+        self.world.kinds[kind] += 1
+        self.send(peer, self.open[key])
+        return key
+
+    def call_again(self, peer, packet):
+        """A call has failed, since what it sent or its reply was lost."""
+        if self.open.get((peer, packet.number)) is packet:
+            self.send(peer, packet)
 
     def replies(self, keys):
         """The replies to requests, in their order, once all are there."""
@@ -218,45 +254,45 @@ class Process:
 
     # ---- Joining and living --------------------------------------------------
 
-    def join(self, peer, frame):
-        if self.rank == 0 and frame.kind is Kind.HELLO:
+    def join(self, packet):
+        if self.rank == 0 and packet.kind == "join":
             try:
-                rank = self.roster.join(frame.body)
+                rank = self.roster.join(packet.body)
             except StartedAgain:
-                self.liveness.lost(peer)
+                self.liveness.lost(packet.sender)
                 self.liveness.check(self.world.now)
             if self.liveness is not None:
                 self.world.send(self, rank, self.welcome)
-        elif frame.kind is Kind.WELCOME and self.liveness is None:
+        elif packet.kind == "welcome" and self.liveness is None:
             try:
-                welcome = members.parse_welcome(frame.body, self.hello)
+                welcome = members.parse_welcome(packet.body, self.hello)
             except FrameError:
                 self.world.refused += 1  # of a process that had the rank before
             else:
-                self.begin(int(welcome.generation, 16))
+                self.begin(int(welcome.generation, 16), welcome.processes)
 
-    def begin(self, generation):
+    def begin(self, generation, processes):
         """Become part of a generation."""
-        self.generation = generation
-        self.liveness = Liveness(self.rank, self.peers, 5.0, self.world.now)
-        self.clients = {peer: Client(generation, self.rank) for peer in self.peers}
-        self.servers = {peer: Server(generation, self.rank) for peer in self.peers}
+        self.generation, self.processes = generation, processes
+        self.liveness = Liveness(self.rank, 5.0, self.world.now)
+        self.calls = {peer: Calls(generation, self.rank) for peer in self.peers}
+        self.answers = {peer: Answers() for peer in self.peers}
+        self.waiting = {peer: [] for peer in self.peers}
+        self.open, self.own_requests = {}, 0
         self.owner = self.new_owner() if self.rank in self.owners else None
-        self.exchanges, self.own_requests = {}, 0
-        self.acknowledged = []
         self.after(0, self.tick)
         for peer in self.peers:
             is_there = self.world.processes[peer].exit_code is None
             if not is_there or not self.world.is_up(self.rank, peer):
                 self.link_is_down(peer)
-        for peer, data in self.early:
-            self.after(0, lambda peer=peer, data=data: self.receive(peer, data))
+        for packet in self.early:
+            self.after(0, lambda packet=packet: self.receive(packet))
 
     def new_owner(self):
         clip_norm = CLIP_NORM * self.world.data.clips
         return Barrier(
-            self.shape_of(self.rank), self.workers, OwnedState(), self.rank, clip_norm,
-            self.world.backup, len(self.owners),
+            self.shape_of(self.rank), self.workers, OwnedState(), rank=self.rank,
+            clip_norm=clip_norm, backup=self.world.backup, owners=len(self.owners),
         )  # fmt: skip
 
     def shape_of(self, owner):
@@ -271,19 +307,23 @@ class Process:
 
     def tick(self):
         self.liveness.tick(self.world.now)
-        for peer, client in self.clients.items():
-            self.send(peer, client.heartbeat())
         self.after(self.liveness.interval, self.tick)
 
     def link_is_down(self, peer):
+        """What `Stay` shows when its connection breaks."""
         if self.liveness is not None:
             self.liveness.disconnected(peer, self.world.now, "it is cut off")
 
     def link_is_up(self, peer):
+        """What `Here` shows: which process answers. Calls without a reply are made again."""
         if self.liveness is not None:
             self.liveness.connected(peer)
-            for request in self.clients[peer].unanswered():
-                self.send(peer, request)
+            if self.world.processes[peer].hello.process != self.processes[peer]:
+                self.liveness.lost(peer)
+            self.liveness.check(self.world.now)
+            for (receiver, _), packet in list(self.open.items()):
+                if receiver == peer:
+                    self.send(peer, packet)
 
     # ---- Programs ------------------------------------------------------------
 
@@ -291,12 +331,11 @@ class Process:
         """Begin a generation with the others."""
         while (welcome := self.roster.welcome()) is None:
             yield lambda: not self.roster.missing
-        frame = Frame(Kind.WELCOME, self.roster.generation, 0, body=members.to_body(welcome))
-        self.welcome = frame
-        self.begin(self.roster.generation)
+        self.welcome = Packet("welcome", 0, self.roster.generation, body=members.to_body(welcome))
+        self.begin(self.roster.generation, welcome.processes)
         self.world.all_are_welcome()
         for peer in self.peers:
-            self.send(peer, frame)
+            self.send(peer, self.welcome)
 
     def drive(self):
         yield from self.welcome_all()
@@ -353,12 +392,12 @@ class Process:
 
     def follow(self):
         while self.liveness is None:
-            hello = Frame(Kind.HELLO, 0, self.rank, body=members.to_body(self.hello))
-            self.world.send(self, 0, hello)
+            join = Packet("join", self.rank, body=members.to_body(self.hello))
+            self.world.send(self, 0, join)
             yield 0.4
         while True:
             yield lambda: self.commands
-            number, name, arguments = self.commands.popleft()
+            handle, name, arguments = self.commands.popleft()
             assert self.rank < self.workers or name not in ("run", "read"), "a server trains"
             result = None
             match name:
@@ -371,9 +410,9 @@ class Process:
                 case "read":
                     yield from self.read_all(*arguments)
                 case "stage" if self.owner is not None:
-                    self.stage(*arguments, answers=number)
+                    self.stage(*arguments, answers=handle)
                     continue
-            self.answer(0, number, json.dumps(result).encode())
+            self.answer(handle, json.dumps(result).encode())
 
     def load(self, step):
         self.owner.parameters.state = self.world.load(step, self.rank)
@@ -388,7 +427,7 @@ class Process:
             if answers is None:
                 self.results["stage", step] = b""
             else:
-                self.answer(0, answers, b"null")
+                self.answer(answers, b"null")
             self.advance()
 
         self.after(self.world.chance.uniform(0, 1), write)

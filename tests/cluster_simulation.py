@@ -17,12 +17,11 @@ from cluster_processes import Lineage, Position, Process
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.liveness import GenerationOver
-from tnctl.cluster.transport.frames import Kind
 
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
 SECONDS_AFTER_FAULTS = 150  # within which training must end
-PINGED = 3.0  # seconds after which a connection breaks whose other side does not answer pings
+PINGED = 1.5  # seconds after which a connection breaks whose other side does not answer pings
 NOTICED = 5.2  # seconds after which all know that a process was lost
 
 
@@ -37,10 +36,13 @@ class Network:
         self.keeps_order = chance.random() < 0.5
         self.arrivals, self.breaks, self.down = {}, {}, {}
 
-    def send(self, sender, receiver, data):
+    def send(self, sender, receiver, packet):
         pair = frozenset((sender, receiver))
         chance = self.world.chance
-        if self.down.get(pair) or chance.random() < self.loss:
+        if self.down.get(pair):
+            return  # what has no reply is sent again when the link is up
+        if chance.random() < self.loss:
+            self.fail(sender, receiver, packet)
             return
         breaks = self.breaks.get(pair, 0)
         for _ in range(1 + (chance.random() < self.duplicates)):
@@ -49,15 +51,27 @@ class Network:
             if self.keeps_order:
                 arrival = max(arrival, self.arrivals.get((sender, receiver), 0) + 1e-6)
                 self.arrivals[sender, receiver] = arrival
-            self.world.at(arrival, lambda: self.deliver(sender, receiver, data, breaks))
+            self.world.at(arrival, lambda: self.deliver(sender, receiver, packet, breaks))
 
-    def deliver(self, sender, receiver, data, breaks):
+    def deliver(self, sender, receiver, packet, breaks):
         # What is on its way in a connection is lost with it.
         def receive(process):
             if self.breaks.get(frozenset((sender, receiver)), 0) == breaks:
-                process.receive(sender, data)
+                process.receive(packet)
 
         self.world.tell(receiver, receive)
+
+    def fail(self, sender, receiver, packet):
+        """A call breaks, before it was run or after: its caller makes it again."""
+        caller, peer = (sender, receiver) if packet.kind == "call" else (receiver, sender)
+
+        def again(process):
+            if process.generation == packet.generation:
+                for open_ in [p for key, p in process.open.items() if key == (peer, packet.number)]:
+                    process.call_again(peer, open_)
+
+        if packet.kind in ("call", "reply"):
+            self.world.after(0.1, lambda: self.world.tell(caller, again))
 
     def cut(self, first, second, seconds, noticed=0.7):
         """Break a link for some seconds. Either end may notice at once, or by pings."""
@@ -82,7 +96,7 @@ class Network:
     def mend(self, first, second):
         self.down[frozenset((first, second))] = False
         for rank, other in ((first, second), (second, first)):
-            self.world.tell(rank, lambda process, other=other: process.link_is_up(other))
+            self.world.connects(rank, other)
 
 
 class World:
@@ -157,15 +171,12 @@ class World:
         process = self.processes[rank]
         process.happen(lambda: call(process))
 
-    def send(self, process, peer, frame):
+    def send(self, process, peer, packet):
         assert not process.must_end, f"rank {process.rank} sends after it was stopped too long"
-        self.kinds[frame.kind] += 1
-        if self.trace is not None and frame.kind is not Kind.HEARTBEAT:
-            self.say(f"{process.rank} > {peer} {frame.kind.name} {frame.number}")
-        data = frame.to_bytes()
-        if self.chance.random() < 0.1 and frame.kind > Kind.WELCOME:
-            self.sent.append((process.rank, peer, data))
-        self.network.send(process.rank, peer, data)
+        self.say(f"{process.rank} > {peer} {packet.kind} {packet.number}")
+        if self.chance.random() < 0.1 and packet.generation:
+            self.sent.append((peer, packet))
+        self.network.send(process.rank, peer, packet)
 
     def left(self, process, reason):
         self.reasons[re.sub(r"( \d+| for [\d.]+ s(: .*)?)", "", reason)] += 1
@@ -179,12 +190,12 @@ class World:
         return self.generations
 
     def all_are_welcome(self):
-        """All processes are new ones: frames of old generations arrive again."""
-        for sender, receiver, data in self.chance.sample(self.sent, min(20, len(self.sent))):
-            self.after(self.chance.uniform(0, 4), self.replay(sender, receiver, data))
+        """All processes are new ones: packets of old generations arrive again."""
+        for receiver, packet in self.chance.sample(self.sent, min(20, len(self.sent))):
+            self.after(self.chance.uniform(0, 4), self.replay(receiver, packet))
 
-    def replay(self, sender, receiver, data):
-        return lambda: self.tell(receiver, lambda process: process.receive(sender, data))
+    def replay(self, receiver, packet):
+        return lambda: self.tell(receiver, lambda process: process.receive(packet))
 
     def write_part(self, process, step, state):
         self.may_write(process)
@@ -226,7 +237,15 @@ class World:
 
     def start(self, rank):
         self.processes_started += 1
-        self.processes[rank] = self.process_of(self, rank)
+        self.processes[rank] = process = self.process_of(self, rank)
+        for peer in process.peers:  # whose channels find another process at the address
+            self.after(self.chance.uniform(0.1, 0.4), partial(self.connects, peer, rank))
+
+    def connects(self, peer, rank):
+        """A process finds another one at its address, if one lives there."""
+        is_there = all(each in self.processes for each in (peer, rank))
+        if is_there and self.is_up(peer, rank) and self.processes[rank].exit_code is None:
+            self.tell(peer, lambda process: process.link_is_up(rank))
 
     def start_all(self):
         self.is_collecting = False
@@ -258,15 +277,14 @@ class World:
 
     def breaks(self, process, peer):
         """A peer notices that its connection to a process that has ended broke."""
-        latest = self.processes[process.rank]
-        if latest is process or latest.generation != peer.generation:
+        if self.processes[process.rank] is process:  # else `connects` has shown another one
             self.network.lose(frozenset((process.rank, peer.rank)))
             peer.happen(lambda: peer.link_is_down(process.rank))
 
     def expect_notice(self, generation):
         """A lost process ends its generation, but for processes that do not run meanwhile.
 
-        One that is stopped receives the last heartbeats of the lost one when it is resumed.
+        One that is stopped learns of it when it is resumed.
         """
         alive = [
             each

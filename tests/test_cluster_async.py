@@ -18,8 +18,8 @@ from test_cluster import conf_of, digest_of
 from tnctl import schema
 from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.owners.arrivals import Arrivals
+from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.rank_0 import async_workers
 from tnctl.cluster.workers import share
 from tnctl.cluster.workers.async_share import AsyncShare

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import cluster_in_one_process
 import numpy as np
 import pytest
+from tnctl.cluster.transport.session import Client, Server
 
 from tnctl.cluster.joining import members
 from tnctl.cluster.messages import shapes
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import frames
 from tnctl.cluster.transport.frames import Frame, Kind
-from tnctl.cluster.transport.session import Client, Server
 from tnctl.cluster.workers.row_service import RowService
 from tnctl.errors import Failure
 

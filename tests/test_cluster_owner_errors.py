@@ -17,8 +17,8 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.messages.shapes import shapes
-from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.transport.frames import Kind
 from tnctl.cluster.workers import share
 from tnctl.data.statistics_document import Statistics

@@ -7,9 +7,12 @@ of one alone (`cluster.mode=async`).
 import math
 import os
 from collections import Counter
+from concurrent.futures import Future
 
 import pytest
-from async_simulation import AsyncWorld
+from async_simulation import AsyncWorld, OwnedSums
+from cluster_model import OwnedState
+from cluster_processes import Process
 from cluster_simulation import SEED, BackupWorld, World, check_servers, simulate
 
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
@@ -17,7 +20,7 @@ from tnctl.cluster.messages.squares import new_squares
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.frames import Kind
-from tnctl.cluster.transport.session import Client, Request, Server
+from tnctl.cluster.transport.once import Answers
 from tnctl.tables import ExactSum
 
 SEEDS = {World: 500, BackupWorld: 50, AsyncWorld: 60}
@@ -25,17 +28,13 @@ LONG_SEEDS = {World: 1_500, BackupWorld: 700, AsyncWorld: 1_000}
 REASONS = (
     "killed",
     "this process was stopped",
-    "worker has been silent",
     "worker could not be reached",
     "worker has ended",
 )
 KINDS = (
-    Kind.HEARTBEAT,
     Kind.EXCHANGE,
     Kind.READ,
     Kind.COMMAND,
-    Kind.REPLY,
-    Kind.RESEND,
     Kind.SQUARES,
 )
 
@@ -85,62 +84,58 @@ def test_a_seed_is_a_world():
 
 
 def replies_are_not_kept(patch):
-    reply = Server.reply
+    admit = Answers.admit
 
-    def forget(self, number, *arguments):
-        frame = reply(self, number, *arguments)
-        self._replies[number] = None  # as if it were running
-        return frame
+    def forget(self, envelope):
+        reply, is_new = admit(self, envelope)
+        return (reply if is_new else Future()), is_new  # as if it were running
 
-    patch.setattr(Server, "reply", forget)
-
-
-def heartbeats_say_nothing(patch):
-    patch.setattr(Server, "heartbeat", lambda *_: [])
+    patch.setattr(Answers, "admit", forget)
 
 
-def duplicates_run_again(patch):
-    receive = Server.receive
+def calls_run_again(patch):
+    admit = Answers.admit
 
-    def run(self, frame):
-        if frame.number <= self._last and self._replies.get(frame.number):
-            self._replies[frame.number] = None
-            return Request(frame.number, frame.kind, frame.body)
-        return receive(self, frame)
+    def run(self, envelope):
+        reply, is_new = admit(self, envelope)
+        return (reply, True) if is_new else (Future(), reply.done())
 
-    patch.setattr(Server, "receive", run)
+    patch.setattr(Answers, "admit", run)
 
 
-def requests_run_in_any_order(patch):
-    def run(self, frame):
-        if frame.number in self._replies:
-            return self._replies[frame.number]
-        self._last = max(self._last, frame.number)
-        self._replies[frame.number] = None
-        return Request(frame.number, frame.kind, frame.body)
+def calls_run_in_any_order(patch):
+    def run(self, envelope):
+        is_new = envelope.number not in self._replies
+        return self._replies.setdefault(envelope.number, Future()), is_new
 
-    patch.setattr(Server, "receive", run)
+    patch.setattr(Answers, "is_early", lambda *_: False)
+    patch.setattr(Answers, "admit", run)
 
 
-def nothing_is_sent_again(patch):
-    patch.setattr(Client, "unanswered", lambda *_: [])
+def running_calls_are_forgotten(patch):
+    admit = Answers.admit
 
+    def forget(self, envelope):
+        self._replies.clear()
+        return admit(self, envelope)
 
-def running_replies_are_forgotten(patch):
-    patch.setattr(Server, "_forget", lambda self, _: self._replies.clear())
+    patch.setattr(Answers, "admit", forget)
 
 
 def replies_are_kept_forever(patch):
-    patch.setattr(Server, "_forget", lambda *_: None)
+    admit = Answers.admit
+
+    def keep(self, envelope):
+        replies = dict(self._replies)
+        admitted = admit(self, envelope)
+        self._replies = replies | self._replies
+        return admitted
+
+    patch.setattr(Answers, "admit", keep)
 
 
 def generations_are_mixed(patch):
-    accept = Liveness.accept
-    patch.setattr(
-        Liveness,
-        "accept",
-        lambda self, frame, peer, _, now: accept(self, frame, peer, frame.generation, now),
-    )
+    patch.setattr(Process, "is_of_this_generation", lambda *_: True)
 
 
 def a_pause_pulls(patch):
@@ -176,16 +171,18 @@ def pushes_are_in_the_order_of_arrival(patch):
     meet = Barrier._meet
 
     def arrived(self):
-        order, push = list(self._held), self.parameters.push
+        order = list(self._held)
+        reduce, apply = self.parameters.reduce, self.parameters.apply
 
         def in_order(pulled, pushes, rate):
-            push([pulled[rank] for rank in order], [pushes[rank] for rank in order], rate)
+            reduce([pulled[rank] for rank in order], [pushes[rank] for rank in order], rate)
 
-        self.parameters.push = in_order
+        self.parameters.reduce = in_order
+        self.parameters.apply = lambda pushes, scale: apply([pushes[rank] for rank in order], scale)
         try:
             return meet(self)
         finally:
-            del self.parameters.push
+            del self.parameters.reduce, self.parameters.apply
 
     patch.setattr(Barrier, "_meet", arrived)
 
@@ -204,25 +201,15 @@ def squares_of_others_are_not_waited_for(patch):
 
 
 def a_server_applies_pushes_twice(patch):
-    meet = Barrier._meet
+    apply = OwnedState.apply
 
-    def doubled(self):
-        push, state = self.parameters.push, self.parameters.state
+    def twice(self, pushes, scale):
+        apply(self, pushes, scale)
+        if not any(push.labels.size for push in pushes):  # rank 0 has them
+            apply(self, pushes, scale)
+            self.state.steps -= 1
 
-        def twice(*arguments):
-            push(*arguments)
-            if self.rank >= self.workers:
-                steps = state.steps
-                push(*arguments)
-                state.steps = steps
-
-        self.parameters.push = twice
-        try:
-            return meet(self)
-        finally:
-            del self.parameters.push
-
-    patch.setattr(Barrier, "_meet", doubled)
+    patch.setattr(OwnedState, "apply", twice)
 
 
 def squares_of_as_many_owners_as_workers_are_waited_for(patch):
@@ -300,10 +287,7 @@ def pushes_are_of_the_newest_pull(patch):
 
 
 def the_step_that_was_begun_is_not_counted(patch):
-    def pause(self):
-        self.is_paused = True
-
-    patch.setattr(Arrivals, "_pause", pause)
+    patch.setattr(OwnedSums, "pause", lambda _: None)
 
 
 def a_held_pull_is_forgotten(patch):
@@ -332,9 +316,8 @@ def an_asynchronous_server_applies_pushes_twice(patch):
 
 
 OF_EVERY_POLICY = [
-    duplicates_run_again,
+    calls_run_again,
     generations_are_mixed,
-    nothing_is_sent_again,
     replies_are_not_kept,
 ]
 OF_STEPS = [
@@ -345,9 +328,8 @@ BROKEN = {
     World: [
         *OF_EVERY_POLICY,
         *OF_STEPS,
-        heartbeats_say_nothing,
-        requests_run_in_any_order,
-        running_replies_are_forgotten,
+        calls_run_in_any_order,
+        running_calls_are_forgotten,
         replies_are_kept_forever,
         a_pause_pulls,
         a_pause_counts,

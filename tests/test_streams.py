@@ -14,8 +14,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-
-from tnctl.cluster.transport import attempts, streams
 from tnctl.cluster.transport.frame_parts import (
     BULK,
     HEADER,
@@ -27,6 +25,8 @@ from tnctl.cluster.transport.frame_parts import (
     cut,
 )
 from tnctl.cluster.transport.streams import Endpoint
+
+from tnctl.cluster.transport import attempts, streams
 from tnctl.errors import Failure
 
 SECONDS = 30  # until a test gives up
