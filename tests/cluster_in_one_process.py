@@ -4,6 +4,7 @@ import contextlib
 import csv
 import itertools
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from functools import partial
@@ -45,7 +46,7 @@ class Transport:
     """Calls of nodes to each other, each of which a thread brings."""
 
     def start(self, nodes):
-        self.nodes, self.threads = nodes, ThreadPoolExecutor(64)
+        self.nodes, self.threads = nodes, ThreadPoolExecutor(64, "calls")
 
     def call(self, caller, peer, envelope, body):
         """Answer a call by the node of the peer, from a copy of its body."""
@@ -55,17 +56,18 @@ class Transport:
         return reply
 
     def deliver(self, caller, peer, envelope, body, reply):
+        arrived = time.perf_counter()
         try:
             answer = self.nodes[peer].answer(caller, Envelope.parse(envelope), body)
         except FrameError as error:
             if not reply.done():
                 reply.set_exception(error)
             return
-        answer.add_done_callback(lambda answer: self.answered(reply, bytes(answer.result())))
+        answer.add_done_callback(lambda answer: self.answered(reply, answer, arrived))
 
-    def answered(self, reply, body):
+    def answered(self, reply, answer, arrived):
         with contextlib.suppress(InvalidStateError):
-            reply.set_result(Reply(body))
+            reply.set_result(Reply(bytes(answer.result()), time.perf_counter() - arrived))
 
     def close(self):
         self.threads.shutdown(wait=False)

@@ -1,6 +1,7 @@
 """Asynchronous training of several workers, in one process."""
 
 import dataclasses
+import functools
 import math
 import os
 import signal
@@ -56,7 +57,7 @@ class Seen:
     def __init__(self, monkeypatch):
         self.pushes, self.shares, self.leased, self.ahead = {}, {}, Counter(), Counter()
         push, pause, released = ArrivingPart.push_one, ArrivingPart.pause, Arrivals._released
-        join, lease = AsyncShare._join, Leases.next
+        join, lease = AsyncShare._join, Leases.lease_unit
 
         def push_one(owned, *arguments):
             self.pushes.setdefault(owned, [0])[-1] += 1
@@ -78,6 +79,7 @@ class Seen:
                 self.ahead[ahead] += ahead > -math.inf
             return answers
 
+        @functools.wraps(lease)  # by whose name others call it
         def next_unit(leases):
             unit = lease(leases)
             self.leased[threading.current_thread().name] += unit is not None
@@ -87,7 +89,7 @@ class Seen:
         monkeypatch.setattr(ArrivingPart, "pause", pause_and_count)
         monkeypatch.setattr(AsyncShare, "_join", note_share)
         monkeypatch.setattr(Arrivals, "_released", look)
-        monkeypatch.setattr(Leases, "next", next_unit)
+        monkeypatch.setattr(Leases, "lease_unit", next_unit)
 
     def check_clocks(self, workers, steps):
         """N pushes are a step; one that a pause has cut is a whole one, on all owners."""
@@ -205,5 +207,7 @@ def test_fast_workers_read_the_units_of_a_slow_one(workspace, monkeypatch):
     report, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors and report.epochs[0].examples == 3000
     assert sum(seen.leased.values()) == files
-    assert seen.leased["tnctl-leases"] < files // 2  # worker 1 asked for these
+    assert (
+        sum(n for name, n in seen.leased.items() if name.startswith("calls")) < files // 2
+    )  # worker 1 asked for these
     assert max(seen.ahead) > 4  # nobody was held

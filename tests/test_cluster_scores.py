@@ -116,7 +116,6 @@ def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
     assert worker.read_scores("labels", 2, 3).tolist() == [2, 3, 4]
     with pytest.raises(Failure, match="1 labels from 0 on were requested, there are 0"):
         worker.read_scores("labels", 0, 1)
-    worker.node.close()
 
 
 def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
