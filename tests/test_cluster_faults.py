@@ -27,7 +27,7 @@ from tnctl.cluster import cluster_member
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.joining import patience
 from tnctl.cluster.joining.assignment import Assignment
-from tnctl.cluster.transport import streams
+from tnctl.cluster.transport import rpc
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.tables import NotFiniteError
@@ -286,10 +286,8 @@ def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, capfd, addre
 
 
 def ask_as_a_stranger(port):
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
-        with pytest.raises(grpc.RpcError):
-            list(call(iter(()), metadata=((streams.TOKEN, "guess"),)))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError):
+        channel.unary_unary(f"/{rpc.SERVICE}/Call")(b"", metadata=((rpc.TOKEN, "guess"),))
 
 
 # ---- A request to stop -----------------------------------------------------------
