@@ -21,7 +21,7 @@ from tnctl.cluster.joining.liveness import GenerationOver
 SEED = "TNCTL_SIMULATION_SEED"
 SECONDS_OF_FAULTS = 25
 SECONDS_AFTER_FAULTS = 150  # within which training must end
-PINGED = 1.5  # seconds after which a connection breaks whose other side does not answer pings
+PINGED = 2.0  # seconds after which a connection breaks whose other side does not answer pings
 NOTICED = 5.2  # seconds after which all know that a process was lost
 
 

@@ -329,7 +329,7 @@ def test_a_connection_ends_with_a_peer_that_is_stopped_not_with_one_that_is_busy
         peer.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         worker.until_event("lost", 1)
-        assert time.monotonic() - stopped < 1.6  # 0.3 of the timeout, and a busy machine
+        assert time.monotonic() - stopped < 2  # 0.4 of the timeout, and a busy machine
         peer.send_signal(signal.SIGCONT)
         worker.until_event("again", "process 1")
 

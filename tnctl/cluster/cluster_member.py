@@ -168,7 +168,7 @@ class Member:
             self._lose(f"the address of worker 0, {assignment.rank_0}: {error.strerror}")
             raise
 
-    def _say_hello(self, process: str) -> None:
+    def _say_hello(self, _: str) -> None:
         """Another rank than 0, connected to rank 0: join, and wait for the welcome."""
         with self._change:
             self._connected.add(0)
@@ -271,9 +271,9 @@ class Member:
         time.sleep(FLUSHED)
         os._exit(1)
 
-    def stayed(self, peer: int, envelope: Envelope) -> "Future[Body]":
+    def stayed(self, _: int, envelope: Envelope) -> "Future[Body]":
         """Another process wants to know when this one ends."""
-        self._generation_of(peer, envelope)
+        self._generation_of(envelope)
         reply: Future[Body] = Future()
         with self._change:
             if self._farewell is not None:
@@ -286,7 +286,7 @@ class Member:
         """Another process makes a numbered call."""
         if envelope.caller != peer:
             raise FrameError(f"it calls as {self._name(envelope.caller)}")
-        node = self._generation_of(peer, envelope)
+        node = self._generation_of(envelope)
         self._check()
         try:
             return node.answer(peer, envelope, body)
@@ -295,7 +295,7 @@ class Member:
             node.fail(FrameError(f"a message of {self._name(peer)} is wrong: {error}"))
             raise
 
-    def _generation_of(self, peer: int, envelope: Envelope) -> Node:
+    def _generation_of(self, envelope: Envelope) -> Node:
         """The node of this generation, once it is there. Refuses calls of another generation."""
         with self._change:
             self._change.wait_for(lambda: self._node is not None)

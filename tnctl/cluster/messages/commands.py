@@ -25,8 +25,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Method = Callable[Concatenate[Any, Given], Result]
 Respond = Callable[[Body], None]
 
-# Units or texts of one command. Parsing keeps all threads of a process from running, and so the
-# heartbeats: 10,000 units take 0.1 s.
+# Units or texts of one command. Parsing keeps all threads of a process from running: 10,000 units
+# take 0.1 s.
 PER_COMMAND = 10_000
 BLOCK_BYTES = 16 << 20  # of an array that is too large for one command or reply
 _NAME, _JSON = "command", "json"  # of the metadata that has the name, and the array with a document

@@ -72,7 +72,7 @@ OPTIONS = [
 ]
 # Each side pings the other, and ends a connection without an answer: shares of cluster.timeout.
 # keepalive_timeout_ms would not do it (grpc/grpc#39239).
-PINGS = (("grpc.keepalive_time_ms", 0.1), ("grpc.http2.ping_timeout_ms", 0.2))
+PINGS = (("grpc.keepalive_time_ms", 0.1), ("grpc.http2.ping_timeout_ms", 0.3))
 
 
 class CallRefused(Exception):
