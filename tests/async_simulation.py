@@ -97,8 +97,8 @@ class AsyncProcess(Process):
 
     def new_owner(self):
         return Arrivals(
-            self.shape_of(self.rank), self.workers, OwnedSums(self.workers), staleness=self.world.staleness,
-            warmup_steps=self.world.warmup_steps,
+            self.shape_of(self.rank), self.workers, OwnedSums(self.workers),
+            staleness=self.world.staleness, warmup_steps=self.world.warmup_steps,
         )  # fmt: skip
 
     def run(self, peer, handle, kind, body):

@@ -1,7 +1,7 @@
 """A process of a simulated cluster: its calls, and programs of rank 0 and of the others.
 
-What `transport/rpc.py` does with gRPC, and `cluster_member.py` with threads, is done here by events:
-a call whose connection broke is made again, with the same envelope, when there is another one.
+What transport/rpc.py does with gRPC, and cluster_member.py with threads, is done by events here: a
+call whose connection broke is made again, with the same envelope, when there is another one.
 
 The programs are generators that yield what they wait for: seconds, or a condition.
 """

@@ -166,10 +166,10 @@ def ask(port, pem, shown):
         own_files = [(pem / f"{shown}.{kind}").read_bytes() for kind in ("key", "pem")]
     credentials = grpc.ssl_channel_credentials((pem / "authority.pem").read_bytes(), *own_files)
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
-        metadata = ((streams.TOKEN, env_commands.TOKEN), (streams.PEER, "1"))
+        call = channel.unary_unary(f"/{rpc.SERVICE}/Call")
+        metadata = ((rpc.TOKEN, env_commands.TOKEN), (rpc.PEER, "1"))
         with pytest.raises(grpc.RpcError) as refused:
-            list(call(iter(()), metadata=metadata, timeout=SECONDS))
+            call(b"", metadata=metadata, timeout=SECONDS)
     return refused.value.code()
 
 
