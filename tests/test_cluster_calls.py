@@ -191,8 +191,6 @@ def test_a_call_that_fails_or_is_unknown_ends_all_with_a_line():
         with pytest.raises(Failure, match=words):
             nodes[1].request(0, Kind.COMMAND, body).result(10)
         assert str(nodes[0].error) == str(nodes[1].error)
-        for node in nodes:
-            node.close()
 
 
 def fuzz(rounds):

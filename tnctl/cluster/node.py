@@ -110,7 +110,7 @@ class Node:
         """Take the reply to a request."""
         seconds = time.perf_counter() - sent
         if (error := reply.exception()) is not None:
-            self.fail(Failure(f"{self.membership.name(rank)} refuses a message: {error}"))
+            self._fail(Failure(f"{self.membership.name(rank)} refuses a message: {error}"))
             return
         received = reply.result()
         with self._lock:
@@ -183,6 +183,8 @@ class Node:
                 take(body, lambda answer: self._reply(peer, reply, answer))
             else:
                 self._own(peer, kind, body, reply)
+        except UserError as error:
+            self._fail(error)  # it names the worker whose request it was
         except Exception as error:
             if is_unexpected(error):
                 show_traceback(error)
@@ -258,10 +260,13 @@ class Node:
         It is an error that names the worker, unless another one was reported before.
         """
         failure = self._named(error)
-        if self._error is None:
-            self._fail_others(problem_of(failure))
-        self.end(failure)
+        self._fail(failure)
         return failure
+
+    def _fail(self, error: UserError) -> None:
+        if self._error is None:
+            self._fail_others(problem_of(error))
+        self.end(error)
 
     def end(self, error: UserError) -> None:
         """From now on nothing is requested any more, and whoever waits gets the error."""
