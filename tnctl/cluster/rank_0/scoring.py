@@ -1,7 +1,6 @@
 """What all workers read of a model on command of rank 0: scores, predictions, rows of keys."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,10 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.cluster.messages import commands, prediction_blocks, scores
-from tnctl.cluster.messages.replies import new_read, parse_read_reply
-from tnctl.cluster.messages.shapes import shapes
+from tnctl.cluster.messages.commands import Result
 from tnctl.cluster.rank_0 import building
 from tnctl.cluster.rank_0.cluster import Cluster
-from tnctl.cluster.transport.frames import Kind
-from tnctl.cluster.workers.row_service import RowService
+from tnctl.cluster.workers.row_service import Groups, Ids, RowService
 from tnctl.cluster.workers.worker import Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source, window_rows
@@ -26,13 +23,10 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.evaluation.split_scoring import Counts, labelled_heads
-from tnctl.model.parameters import moving_statistics
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.tables.plans import HASHES_PER_SHARD
 
-Groups = NDArray[np.uint16]
-Ids = NDArray[np.uint64]
 KEYS_AT_A_TIME = 1 << 20  # a command has at most 64 MiB
 ROWS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 floats
 
@@ -60,10 +54,14 @@ class ClusterReaders(LocalReader):
     def rows(
         self, table: int, groups: Groups, ids: Ids
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        return (
-            rows(self._cluster, table, groups, ids),
-            contains(self._cluster, table, groups, ids),
-        )
+        rows = np.zeros((len(ids), self.model.tables[table].read_floats), np.float32)
+        known, keys = np.zeros(len(ids), np.bool_), (table, groups, ids)
+        for places, (floats, answers) in _of_owners(
+            self._cluster, RowService.read_rows, keys, ROWS_AT_A_TIME
+        ):
+            rows[places] = floats.reshape(len(places), rows.shape[1])
+            known[places] = answers.reshape(len(places))
+        return rows, known
 
 
 # ---- Units of a split ------------------------------------------------------------
@@ -173,53 +171,35 @@ def _table(cluster: Cluster, block: Callable[[], NDArray[np.uint8]]) -> pa.Table
 
 def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
     """Which of n keys of a table, by its number, have a row: bool [n]. Owners are asked."""
-    has_row = np.empty(len(ids), np.bool_)
-    for at in range(0, len(ids), KEYS_AT_A_TIME):
-        part = slice(at, at + KEYS_AT_A_TIME)
-        by_owner = _by_owner(cluster, table, groups[part], ids[part])
-        given = {
-            rank: (table, groups[keys + at], ids[keys + at]) for rank, keys in by_owner.items()
-        }
-        waits = cluster.send(RowService.find_keys, given)
-        for keys, wait in zip(by_owner.values(), waits, strict=True):
-            if len(answers := wait()) != len(keys):
-                raise Failure(f"a worker answered for {len(answers)} keys instead of {len(keys)}")
-            has_row[keys + at] = answers
+    has_row = np.zeros(len(ids), np.bool_)
+    keys = table, groups, ids
+    for places, answers in _of_owners(cluster, RowService.find_keys, keys, KEYS_AT_A_TIME):
+        has_row[places] = answers.reshape(len(places))
     return has_row
 
 
-def rows(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.float32]:
-    """What is read of n keys of a table, by its number: float32 [n, floats read].
+def _of_owners(
+    cluster: Cluster,
+    method: Callable[[Any, int, Groups, Ids], Result],
+    keys: tuple[int, Groups, Ids],
+    most: int,
+) -> Iterator[tuple[NDArray[np.int64], Result]]:
+    """Call a method of each owner for its keys of a table, so many of all at a time.
 
-    Keys without a row read zeros. Each owner is asked for its keys, while nothing trains.
+    Yields the places of some keys, and the result for them.
     """
-    node, model = cluster.node, cluster.worker.model
-    rows = np.empty((len(ids), model.tables[table].read_floats), np.float32)
-    of_model = shapes(model, node.workers, moving_statistics(model), node.servers)
-    for at in range(0, len(ids), ROWS_AT_A_TIME):
-        part = slice(at, at + ROWS_AT_A_TIME)
-        replies = []
-        by_owner = _by_owner(cluster, table, groups[part], ids[part])
-        for shape, (rank, keys) in zip(of_model, by_owner.items(), strict=True):
-            counts = [0] * len(model.tables)
-            counts[table] = len(keys)
-            body, read = new_read(shape, counts, dense=False)
-            read.keys[table].ids[:] = ids[part][keys]
-            read.keys[table].groups[:] = groups[part][keys]
-            parse = partial(parse_read_reply, shape, counts, False)
-            replies.append((keys, parse, node.request(rank, Kind.READ, body)))
-        for keys, parse, reply in replies:
-            rows[part][keys] = parse(reply.result()).tables[table]
-    return rows
-
-
-def _by_owner(
-    cluster: Cluster, table: int, groups: Groups, ids: Ids
-) -> dict[int, NDArray[np.int64]]:
-    """The places of the keys of each owner, by its rank, in the order of `Membership.owners`."""
-    membership = cluster.node.membership
+    membership, (table, groups, ids) = cluster.node.membership, keys
     starts = np.array(membership.first_shards[:-1], np.uint64) * np.uint64(HASHES_PER_SHARD)
-    hashes = cluster.worker.model.tables[table].hashes(groups, ids)
-    # Of two that begin at the same place the first owns nothing.
-    numbers = np.searchsorted(starts, hashes, side="right") - 1
-    return {rank: np.flatnonzero(numbers == n) for n, rank in enumerate(membership.owners)}
+    for at in range(0, len(ids), most):
+        part = slice(at, at + most)
+        hashes = cluster.worker.model.tables[table].hashes(groups[part], ids[part])
+        # Of two that begin at the same place the first owns nothing.
+        owners = np.searchsorted(starts, hashes, side="right") - 1
+        by_rank = {
+            rank: np.flatnonzero(owners == number) + at
+            for number, rank in enumerate(membership.owners)
+        }
+        given = {rank: (table, groups[places], ids[places]) for rank, places in by_rank.items()}
+        waits = cluster.send(method, given)
+        for places, wait in zip(by_rank.values(), waits, strict=True):
+            yield places, wait()
