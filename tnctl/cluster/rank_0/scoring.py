@@ -8,12 +8,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.cluster.messages import commands, prediction_blocks, scores
-from tnctl.cluster.messages.commands import Result
+from tnctl.cluster.messages import commands, prediction_blocks
+from tnctl.cluster.messages.commands import BLOCK_BYTES
 from tnctl.cluster.rank_0 import building
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.workers.row_service import Groups, Ids, RowService
-from tnctl.cluster.workers.worker import Worker
+from tnctl.cluster.workers.worker import UnitsScored, Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import Remainder
@@ -55,12 +55,15 @@ class ClusterReaders(LocalReader):
         self, table: int, groups: Groups, ids: Ids
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         rows = np.zeros((len(ids), self.model.tables[table].read_floats), np.float32)
-        known, keys = np.zeros(len(ids), np.bool_), (table, groups, ids)
-        for places, (floats, answers) in _of_owners(
-            self._cluster, RowService.read_rows, keys, ROWS_AT_A_TIME
-        ):
-            rows[places] = floats.reshape(len(places), rows.shape[1])
-            known[places] = answers.reshape(len(places))
+        known = np.zeros(len(ids), np.bool_)
+        for at in range(0, len(ids), ROWS_AT_A_TIME):
+            keys = groups[at : at + ROWS_AT_A_TIME], ids[at : at + ROWS_AT_A_TIME]
+            owners = _owners(self._cluster, table, *keys)
+            for places, (floats, are_known) in self._cluster.each_key(
+                RowService.read_rows, owners, table, *keys
+            ):
+                rows[at + places] = floats.reshape(len(places), rows.shape[1])
+                known[at + places] = are_known.reshape(len(places))
         return rows, known
 
 
@@ -108,16 +111,41 @@ def score(
         raise none_left(Source(conf, split), skipped)
     skipped.report()
     heads = [name for name, _, _ in labelled_heads(model)]
-    arrays = scores.gathered(
-        len(heads),
-        [part.rows for part in parts],
-        [part.arrays for part in parts],
-        lambda name, blocks: cluster.send(
-            Worker.read_scores, {rank: (name, *block) for rank, block in blocks.items()}
-        ),
-        between,
-    )
+    arrays = _gathered(cluster, parts, BLOCK_BYTES // (8 * len(heads)), between)
     return Scored(heads, **arrays, squared=conf.train.loss.name == "mse"), counts
+
+
+def _gathered(
+    cluster: Cluster, parts: Sequence[UnitsScored], most: int, between: Callable[[], None]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a split in the order of its units; unit i is of worker i modulo theirs.
+
+    `most` rows of each worker are on their way at a time. Raises Failure when the examples of
+    workers do not fit together.
+    """
+    names = {part.arrays for part in parts if any(part.rows)}
+    if len(names) != 1:
+        columns = " / ".join(sorted(map(", ".join, names)))
+        raise Failure(f"workers have scored different columns: {columns}")
+    rows = np.zeros(sum(len(part.rows) for part in parts), np.int64)
+    for rank, part in enumerate(parts):
+        rows[rank :: len(parts)] = part.rows
+    units = np.split(np.arange(rows.sum()), np.cumsum(rows)[:-1])
+    # Of each worker the places of its examples among all.
+    places = [np.concatenate([rows[:0], *units[rank :: len(parts)]]) for rank in range(len(parts))]
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in names.pop():
+        for first in range(0, max(map(len, places)), most):
+            blocks = {r: at[first : first + most] for r, at in enumerate(places) if len(at) > first}
+            given = {rank: (name, first, len(at)) for rank, at in blocks.items()}
+            waits = cluster.send(Worker.read_scores, given)
+            between()
+            for at, wait in zip(blocks.values(), waits, strict=True):
+                block = wait()
+                if name not in arrays:
+                    arrays[name] = np.empty((int(rows.sum()), *block.shape[1:]), block.dtype)
+                arrays[name][at] = block.reshape(len(at), *arrays[name].shape[1:])
+    return arrays
 
 
 def predictions(cluster: Cluster, conf: Conf, split: str) -> Generator[pa.Table]:
@@ -172,34 +200,18 @@ def _table(cluster: Cluster, block: Callable[[], NDArray[np.uint8]]) -> pa.Table
 def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
     """Which of n keys of a table, by its number, have a row: bool [n]. Owners are asked."""
     has_row = np.zeros(len(ids), np.bool_)
-    keys = table, groups, ids
-    for places, answers in _of_owners(cluster, RowService.find_keys, keys, KEYS_AT_A_TIME):
-        has_row[places] = answers.reshape(len(places))
+    for at in range(0, len(ids), KEYS_AT_A_TIME):
+        keys = groups[at : at + KEYS_AT_A_TIME], ids[at : at + KEYS_AT_A_TIME]
+        owners = _owners(cluster, table, *keys)
+        for places, known in cluster.each_key(RowService.find_keys, owners, table, *keys):
+            has_row[at + places] = known.reshape(len(places))
     return has_row
 
 
-def _of_owners(
-    cluster: Cluster,
-    method: Callable[[Any, int, Groups, Ids], Result],
-    keys: tuple[int, Groups, Ids],
-    most: int,
-) -> Iterator[tuple[NDArray[np.int64], Result]]:
-    """Call a method of each owner for its keys of a table, so many of all at a time.
-
-    Yields the places of some keys, and the result for them.
-    """
-    membership, (table, groups, ids) = cluster.node.membership, keys
+def _owners(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.int64]:
+    """The rank that owns each of some keys."""
+    membership = cluster.node.membership
     starts = np.array(membership.first_shards[:-1], np.uint64) * np.uint64(HASHES_PER_SHARD)
-    for at in range(0, len(ids), most):
-        part = slice(at, at + most)
-        hashes = cluster.worker.model.tables[table].hashes(groups[part], ids[part])
-        # Of two that begin at the same place the first owns nothing.
-        owners = np.searchsorted(starts, hashes, side="right") - 1
-        by_rank = {
-            rank: np.flatnonzero(owners == number) + at
-            for number, rank in enumerate(membership.owners)
-        }
-        given = {rank: (table, groups[places], ids[places]) for rank, places in by_rank.items()}
-        waits = cluster.send(method, given)
-        for places, wait in zip(by_rank.values(), waits, strict=True):
-            yield places, wait()
+    hashes = cluster.worker.model.tables[table].hashes(groups, ids)
+    # Of two that begin at the same place the first owns nothing.
+    return np.array(membership.owners)[np.searchsorted(starts, hashes, side="right") - 1]
