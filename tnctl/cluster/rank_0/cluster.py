@@ -1,8 +1,11 @@
 """Rank 0's calls of commands: of methods of all members of the cluster, and of its own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import Given, Method, Result
@@ -51,6 +54,22 @@ class Cluster:
         """Call a method of each of some ranks, at the same time; the results in their order."""
         given = commands.COMMANDS[method.__name__].positional(*args, **kwargs)
         return [wait() for wait in self.send(method, dict.fromkeys(ranks, given))]
+
+    def each_key(
+        self, method: Method[Any, Result], owners: NDArray[np.int64], *given: Any
+    ) -> Iterator[tuple[NDArray[np.int64], Result]]:
+        """Call a method of the owners of n keys; the places of the keys of each, and its result.
+
+        `owners` [n] has the ranks. Each is given its part of the arrays [n] in `given`, and all
+        that is no array.
+        """
+        places = {rank: np.flatnonzero(owners == rank) for rank in np.unique(owners).tolist()}
+        parts = {
+            rank: [entry[at] if isinstance(entry, np.ndarray) else entry for entry in given]
+            for rank, at in places.items()
+        }
+        for at, wait in zip(places.values(), self.send(method, parts), strict=True):
+            yield at, wait()
 
     def call(
         self, rank: int, method: Method[Given, Result], *args: Given.args, **kwargs: Given.kwargs
