@@ -186,10 +186,7 @@ class Process:
 
     def admit(self, peer, packet):
         envelope = Envelope.parse(packet.envelope)
-        try:
-            reply, is_new = self.answers[peer].admit(envelope)
-        except FrameError:
-            return  # the caller has the reply
+        reply, is_new = self.answers[peer].admit(envelope)
         assert len(self.answers[peer]._replies) <= MOST_OPEN
 
         def send(reply):

@@ -97,8 +97,8 @@ class Answers:
     def admit(self, envelope: Envelope) -> "tuple[Future[Body], bool]":
         """What gets the reply of a call, and whether the call is to be run now.
 
-        A call that was admitted before gets the same future. Raises FrameError for one whose reply
-        was forgotten, since the caller had received it.
+        A call that was admitted before gets the same future, unless its reply was forgotten since
+        the caller has received it: then nobody waits for it, and it gets one without an end.
         """
         assert not self.is_early(envelope)
         # A call that was delayed knows of no number above its own.
@@ -106,9 +106,7 @@ class Answers:
             if number not in envelope.unanswered:
                 del self._replies[number]
         if envelope.number <= self._last:
-            if envelope.number not in self._replies:
-                raise FrameError(f"call {envelope.number} was answered, and its reply received")
-            return self._replies[envelope.number], False
+            return self._replies.get(envelope.number) or Future(), False
         self._last = envelope.number
         reply: Future[Body] = Future()
         self._replies[envelope.number] = reply
