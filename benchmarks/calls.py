@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from tnctl.cluster.node import Node
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.transport.kinds import Kind
 from tnctl.cluster.transport.once import Envelope
 from tnctl.cluster.transport.rpc import Endpoint
 

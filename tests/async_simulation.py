@@ -18,7 +18,7 @@ from cluster_simulation import World
 from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.messages.replies import Owned, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.owners.arrivals import Arrivals
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.transport.kinds import Kind
 
 
 @dataclass

@@ -28,7 +28,7 @@ from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
 from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import NOTICES, FrameError, Kind
+from tnctl.cluster.transport.kinds import NOTICES, Kind, MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Answers, Calls, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
@@ -263,7 +263,7 @@ class Process:
         elif packet.kind == "welcome" and self.liveness is None:
             try:
                 welcome = members.parse_welcome(packet.body, self.hello)
-            except FrameError:
+            except MessageError:
                 self.world.refused += 1  # of a process that had the rank before
             else:
                 self.begin(int(welcome.generation, 16), welcome.processes)

@@ -7,9 +7,9 @@ from pathlib import Path
 import cluster_in_one_process
 import numpy as np
 import pytest
+from cluster_in_one_process import UnreliableTransport
 from micro_batches import MicroBatches
 from test_cluster import conf_of
-from unreliable_transport import UnreliableTransport
 
 from tnctl.checkpoint import dense_file, owners, rows
 from tnctl.checkpoint.chain import open_checkpoint

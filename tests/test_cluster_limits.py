@@ -8,13 +8,13 @@ import pytest
 
 from tnctl.cluster.joining import members
 from tnctl.cluster.messages import shapes
-from tnctl.cluster.transport import frames
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.transport import kinds
+from tnctl.cluster.transport.kinds import Kind
 from tnctl.errors import Failure
 
 
 def test_a_request_that_is_too_large_is_refused_by_its_sender(monkeypatch):
-    monkeypatch.setitem(frames.BODY_LIMITS, Kind.READ, 100)
+    monkeypatch.setitem(kinds.BODY_LIMITS, Kind.READ, 100)
     nodes = cluster_in_one_process.cluster(2)
     with pytest.raises(Failure, match=r"worker 1: .* \(read\) has 101 bytes, and the limit is 100"):
         nodes[1].request(0, Kind.READ, bytes(101))
@@ -24,7 +24,7 @@ def test_a_request_that_is_too_large_is_refused_by_its_sender(monkeypatch):
 
 
 def test_a_reply_that_is_too_large_ends_all_with_a_line(monkeypatch):
-    monkeypatch.setitem(frames.BODY_LIMITS, Kind.REPLY, 100)
+    monkeypatch.setitem(kinds.BODY_LIMITS, Kind.REPLY, 100)
     nodes = cluster_in_one_process.cluster(2)
     nodes[0].serve_owner(SimpleNamespace(read=lambda *_: bytes(101)))
     with pytest.raises(Failure, match=r"worker 0: .* \(reply\) has 101 bytes"):

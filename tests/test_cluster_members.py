@@ -15,7 +15,7 @@ from tnctl.cluster.joining.members import (
     StartedAgain,
 )
 from tnctl.cluster.node import Node
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.transport.once import Reply
 from tnctl.errors import Failure, UserError
 
@@ -45,9 +45,9 @@ def test_all_are_welcomed_once_they_are_there():
     body = members.to_body(welcome)
     assert members.parse_welcome(body, OWN) == welcome and int(welcome.generation, 16) == 77
     for wrong in (dataclasses.replace(OWN, workers=2), dataclasses.replace(OWN, workers=4)):
-        with pytest.raises(FrameError, match="rank 0 welcomes 3 workers"):
+        with pytest.raises(MessageError, match="rank 0 welcomes 3 workers"):
             members.parse_welcome(body, wrong)
-    with pytest.raises(FrameError, match="generation 0000000000000000"):
+    with pytest.raises(MessageError, match="generation 0000000000000000"):
         members.parse_welcome(body.replace(b"4d", b"00"), OWN)
 
 
@@ -62,7 +62,7 @@ def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
     with pytest.raises(StartedAgain, match="worker 1 was started again"):
         roster.join(hello(rank=1))
     other = dataclasses.replace(OWN, rank=1, address="10.0.0.1:6")
-    with pytest.raises(FrameError, match="another process as worker 1"):
+    with pytest.raises(MessageError, match="another process as worker 1"):
         members.parse_welcome(members.to_body(roster.welcome()), other)
 
 
@@ -177,7 +177,7 @@ def test_a_problem_is_the_same_on_another_worker():
         received = members.parse_problem(members.to_body(members.problem_of(error))).error()
         assert (str(received), type(received)) == (str(error), type(error))
     for body in (b"", b"[]", b'{"message": "x", "exit_code": 0}', b'{"message": 1}'):
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             members.parse_problem(body)
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Answers, Calls, Envelope
 
 
@@ -49,7 +49,7 @@ def test_no_more_calls_may_be_open_than_replies_are_kept():
     for _ in range(MOST_OPEN):
         answers.admit(calls.envelope(Kind.READ))
     assert calls.is_full
-    with pytest.raises(FrameError, match="32 unanswered calls"):
+    with pytest.raises(MessageError, match="32 unanswered calls"):
         calls.envelope(Kind.READ)
     calls.answered(2)
     assert not calls.is_full
@@ -61,7 +61,7 @@ def test_an_envelope_is_what_was_sent(numbers):
     content = envelope.to_bytes()
     assert Envelope.parse(content) == envelope
     for damaged in (b"", content[:-1], content[:20], content + bytes(8), content + bytes(8 * 40)):
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             Envelope.parse(damaged)
 
 
@@ -72,7 +72,7 @@ def test_any_bytes_are_an_envelope_or_refused():
         content = bytearray(good)
         for _ in range(chance.randrange(1, 4)):
             content[chance.randrange(len(content))] = chance.randrange(256)
-        with contextlib.suppress(FrameError):
+        with contextlib.suppress(MessageError):
             Envelope.parse(bytes(content[: chance.randrange(len(content) + 1)] or content))
 
 

@@ -10,7 +10,7 @@ import pytest
 from tnctl.cluster.messages import exchange, replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange, parse_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 
 SHAPE = Shape(
@@ -81,9 +81,9 @@ def test_a_body_is_what_was_written(pushed, pulled, shape):
         for array in arrays_of(received):
             assert array.flags.aligned and not (array.size and array.flags.writeable)
         parse(body)  # of a bytearray too
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             parse(bytes(body) + bytes(8))
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             parse(bytes(body)[:-8])
 
 
@@ -98,18 +98,18 @@ def test_the_bytes_of_an_exchange_are_those_of_its_arrays():
 
 def test_what_a_worker_did_not_pull_is_not_pushed():
     body, _ = new_exchange(SHAPE, 1, PUSHED, PULLED)
-    with pytest.raises(FrameError, match=r"pushes 3 \+ 4 \+ 1 keys of 5 rows, pulled were 0 \+"):
+    with pytest.raises(MessageError, match=r"pushes 3 \+ 4 \+ 1 keys of 5 rows, pulled were 0 \+"):
         parse_exchange(SHAPE, Sizes(0, (0, 0, 0)), body)
-    with pytest.raises(FrameError, match="is of 7 dense weights and 3 statistics, this owner"):
+    with pytest.raises(MessageError, match="is of 7 dense weights and 3 statistics, this owner"):
         parse_exchange(Shape(SHAPE.tables, 8, True, 3), PUSHED, body)
-    with pytest.raises(FrameError, match="has 3 tables, the model has 2"):
+    with pytest.raises(MessageError, match="has 3 tables, the model has 2"):
         parse_exchange(Shape(SHAPE.tables[:2], 7, True, 3), PUSHED, body)
     keys_of_nothing, _ = new_exchange(SHAPE, 1, PUSHED, Sizes(0, (0, 1, 0)))
-    with pytest.raises(FrameError, match=r"pulls 0 \+ 1 \+ 0 keys of 0 rows"):
+    with pytest.raises(MessageError, match=r"pulls 0 \+ 1 \+ 0 keys of 0 rows"):
         parse_exchange(SHAPE, PUSHED, keys_of_nothing)
     for rate in (float("nan"), float("inf"), -1.0):
         body, _ = new_exchange(SHAPE, 1, PUSHED, PULLED, rate_factor=rate)
-        with pytest.raises(FrameError, match="rate factor"):
+        with pytest.raises(MessageError, match="rate factor"):
             parse_exchange(SHAPE, PUSHED, body)
 
 
@@ -162,7 +162,7 @@ def fuzz(rounds):
         text = mutated(chance, body, [other for other, _, _ in made])
         try:
             received = parse(text)
-        except FrameError as error:
+        except MessageError as error:
             assert "\n" not in str(error) and 10 < len(str(error)) < 300
             refused += 1
         else:  # every array is within the bytes
@@ -188,5 +188,5 @@ def test_any_bytes_are_refused():
             lambda body: replies.parse_reply(SHAPE, PULLED, body),
             lambda body: replies.parse_read(SHAPE, body),
         ):
-            with pytest.raises(FrameError):
+            with pytest.raises(MessageError):
                 parse(text)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tnctl.cluster.transport import attempts, rpc
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.transport.once import Envelope
 from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.errors import Failure
@@ -48,7 +48,7 @@ class Worker:
 
     def called(self, peer, envelope, body):
         if body == b"wrong":
-            raise FrameError("the body is wrong")
+            raise MessageError("the body is wrong")
         with self.changed:
             self.bodies.append(body)
         self.add(("called", peer, envelope and envelope.number))

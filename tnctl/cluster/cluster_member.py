@@ -34,7 +34,7 @@ from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.kinds import Body, Kind, MessageError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.cluster.worker_errors import (
@@ -180,7 +180,7 @@ class Member:
                 if self._farewell_of(body):
                     return
                 self._take(parse_welcome(body, self._hello))
-            except (CallRefused, FrameError) as error:
+            except (CallRefused, MessageError) as error:
                 self._lose(f"{self._name(0)} does not welcome this process: {error}")
 
         reply.add_done_callback(take)
@@ -224,7 +224,7 @@ class Member:
         """Whether a reply is a problem that ends this process, which has no node yet."""
         try:
             problem = parse_problem(body)
-        except FrameError:
+        except MessageError:
             return False
         say(f"tnctl {self._command}: {problem.message}")
         os._exit(problem.exit_code)
@@ -240,7 +240,7 @@ class Member:
                 raise NotWelcome(f"{self._name(peer)} says that it is another one")
         except NotWelcome as error:
             if self._node is not None:  # it cannot harm those that train
-                raise FrameError(str(error)) from error
+                raise MessageError(str(error)) from error
             self._fail_all(f"refused {self._name(peer)}: {error}")
         except StartedAgain as error:
             if (liveness := self._liveness) is None:
@@ -285,14 +285,14 @@ class Member:
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
         """Another process makes a numbered call."""
         if envelope.caller != peer:
-            raise FrameError(f"it calls as {self._name(envelope.caller)}")
+            raise MessageError(f"it calls as {self._name(envelope.caller)}")
         node = self._generation_of(envelope)
         self._check()
         try:
             return node.answer(peer, envelope, body)
-        except FrameError as error:
+        except MessageError as error:
             # Made again it would be the same: without an end the training would wait for it.
-            node.fail(FrameError(f"a message of {self._name(peer)} is wrong: {error}"))
+            node.fail(MessageError(f"a message of {self._name(peer)} is wrong: {error}"))
             raise
 
     def _generation_of(self, envelope: Envelope) -> Node:

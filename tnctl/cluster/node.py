@@ -20,7 +20,7 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import Given, Method, Respond
 from tnctl.cluster.owners.owner import Owner
-from tnctl.cluster.transport.frames import BODY_LIMITS, NOTICES, Body, Kind
+from tnctl.cluster.transport.kinds import BODY_LIMITS, NOTICES, Body, Kind
 from tnctl.cluster.transport.once import Answers, Calls, Envelope, Reply
 from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
 from tnctl.errors import Failure, UserError
@@ -160,7 +160,7 @@ class Node:
     def answer(self, peer: int, envelope: Envelope, body: Body) -> "Future[Body]":
         """Run a call of another process, unless it is a call that was run before; its reply.
 
-        Waits for the calls that the process has made before. Raises FrameError.
+        Waits for the calls that the process has made before. Raises MessageError.
         """
         answers, turn = self._answers[peer], self._turns[peer]
         with turn:

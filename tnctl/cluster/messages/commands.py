@@ -16,7 +16,7 @@ import numpy as np
 
 from tnctl import documents
 from tnctl.cluster.messages import named_arrays
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
 
 Given = ParamSpec("Given")
@@ -57,8 +57,8 @@ class Values:
             if arrays.keys() != self._arrays.keys() or not all(
                 issubclass(array.dtype.type, self._arrays[name]) for name, array in arrays.items()
             ):
-                raise FrameError("it has other arrays")
-        except (FrameError, documents.DocumentError) as error:
+                raise MessageError("it has other arrays")
+        except (MessageError, documents.DocumentError) as error:
             raise Failure(f"a message of another worker is wrong: {error}") from error
         return {name: values[name] for name in self.names}
 
@@ -113,7 +113,7 @@ def request(method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwarg
 def name_of(body: Body) -> str:
     """The name of the method that a body asks for, without a look at the arguments.
 
-    Raises FrameError.
+    Raises MessageError.
     """
     return named_arrays.metadata_of(body).get(_NAME, "")
 

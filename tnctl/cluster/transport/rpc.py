@@ -29,7 +29,7 @@ from tnctl.cluster.transport.attempts import (
     speaks_tls,
 )
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import BODY_LIMITS, Body, FrameError
+from tnctl.cluster.transport.kinds import BODY_LIMITS, Body, MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Envelope, Reply
 from tnctl.errors import Failure, UserError
 
@@ -82,7 +82,7 @@ class CallRefused(Exception):
 class Process(Protocol):
     """What answers the calls of other processes. The results of futures are replies.
 
-    All are called by threads of gRPC, and may raise CallRefused and FrameError.
+    All are called by threads of gRPC, and may raise CallRefused and MessageError.
     """
 
     process: str
@@ -355,7 +355,7 @@ class Endpoint:
             reply = answer(peer, metadata.get(ENVELOPE, b""))
         except CallRefused as error:
             context.abort(REFUSED, str(error))
-        except FrameError as error:
+        except MessageError as error:
             self._process.on_refused(peer, str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         over = threading.Event()
