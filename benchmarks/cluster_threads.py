@@ -78,7 +78,7 @@ class Sampler:
                 time.sleep(SECONDS_BETWEEN)
 
     def _measure(self, endpoint: Any, node: Any) -> None:
-        call, own = endpoint.call, node._own
+        call, answer = endpoint.call, node._own
 
         def calling(*arguments: Any) -> Any:
             started = time.thread_time()
@@ -90,7 +90,7 @@ class Sampler:
 
         def owning(*arguments: Any) -> None:
             started = time.thread_time()
-            own(*arguments)
+            answer(*arguments)
             if threading.current_thread().name.startswith("tnctl-calls"):
                 with self._lock:
                     self.owning += time.thread_time() - started

@@ -26,7 +26,7 @@ NOTICED = 5.2  # seconds after which all know that a process was lost
 
 
 class Network:
-    """How frames travel: each pair of ranks has a link, which may be down."""
+    """How packets travel: each pair of ranks has a link, which may be down."""
 
     def __init__(self, world):
         self.world, chance = world, world.chance
@@ -114,9 +114,9 @@ class World:
         self.network = Network(self)
         self.parts, self.manifests = {}, [0]
         self.generations, self.processes_started, self.refused = 0, 0, 0
-        self.reasons, self.kinds = Counter(), Counter()  # of ends, of frames sent
+        self.reasons, self.kinds = Counter(), Counter()  # of ends, of requests
         self.servers_killed = self.servers_stopped = 0
-        self.sent = []  # some frames, to be replayed in later generations
+        self.sent = []  # some packets, to be replayed in later generations
         self.has_one_supervisor = self.chance.random() < 0.5
         self.kills_at_writes = self.chance.choice((0, 0, 0.1))
         self.is_collecting, self.is_done = False, False

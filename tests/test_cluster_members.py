@@ -182,13 +182,13 @@ def test_a_problem_is_the_same_on_another_worker():
 
 
 def test_what_comes_after_the_end_of_all_is_dropped_without_a_word(capsys):
-    calls, told = [], []
+    calls, problems = [], []
 
     def call(*arguments):
         calls.append((arguments, Future()))
         return calls[-1][1]
 
-    node = Node(0, 3, 1, call, told.append)
+    node = Node(0, 3, 1, call, problems.append)
     replies = [node.request(rank, Kind.READ, b"") for rank in (1, 2)]
     node.end(Failure("worker 1: no space is left"))
     for (rank, envelope, _), future in calls:
@@ -199,4 +199,4 @@ def test_what_comes_after_the_end_of_all_is_dropped_without_a_word(capsys):
             reply.result(10)
     node.fail(ValueError("what follows from it"))
     assert capsys.readouterr().err == "" and str(node.error) == "worker 1: no space is left"
-    assert not told
+    assert not problems

@@ -2,7 +2,7 @@
 
 All need the token of the run, the same tnctl, conf and recipe. The welcome names the
 generation (liveness.py) and the address of each worker, so that they connect to each other. The
-bodies of these frames, and those of errors, are JSON.
+bodies of these messages, and those of errors, are JSON.
 """
 
 import hmac
@@ -220,7 +220,7 @@ def _parsed(kind: type[_Document], body: Body) -> _Document:
 
 @dataclass
 class Refusals:
-    """Counts connections and frames that are refused, and says which of them are to be logged."""
+    """Counts connections and messages that are refused, and says which of them are to be logged."""
 
     count: int = 0
 

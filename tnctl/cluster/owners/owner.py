@@ -108,7 +108,7 @@ class Owner(ABC, Generic[Handle]):
 
     @abstractmethod
     def _parsed(self, rank: int, body: Body) -> Exchange:
-        """The exchange in a body; its push is of what the worker has pulled. Raises MessageError."""
+        """The exchange in a body; it pushes what the worker has pulled. Raises MessageError."""
 
     @abstractmethod
     def _check(self, rank: int, exchange: Exchange) -> None:

@@ -184,9 +184,9 @@ class Endpoint:
         while not self._closed.is_set():
             # A channel of its own for each attempt, since only its first failure says why.
             channel = self._channel(address)
-            here = channel.unary_unary(f"/{SERVICE}/Here")
+            ask = channel.unary_unary(f"/{SERVICE}/Here")
             try:
-                reply, call = here.with_call(b"", metadata=self._metadata())
+                reply, call = ask.with_call(b"", metadata=self._metadata())
                 self._check_rank(peer, address, call)
             except (grpc.RpcError, CallRefused) as error:
                 channel.close()
@@ -258,7 +258,7 @@ class Endpoint:
 
         `on_connected` gets the process that answers, `on_end` what the peer says at its end.
         """
-        here, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
+        ask, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
         metadata = self._metadata(envelope)
 
         def begin(method: Any, take: Callable[[Any], None]) -> None:
@@ -272,7 +272,7 @@ class Endpoint:
                 on_end(call.result())
                 return
             on_lost(reason_of(call.details() or "") or f"its call ended ({call.code().name})")
-            begin(here, answered)
+            begin(ask, answered)
 
         def answered(call: Any) -> None:
             if self._closed.is_set():
@@ -281,7 +281,7 @@ class Endpoint:
                 on_connected(call.result().decode("ascii", "replace"))
                 begin(stay, ended)
             else:
-                begin(here, answered)
+                begin(ask, answered)
 
         begin(stay, ended)
 
