@@ -82,8 +82,6 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-COMPLETING: list[Callable[..., Any]] = []
-"""those that complete checkpoints: a thread runs them, while the main thread trains"""
 
 
 def command(method: Function) -> Function:
@@ -94,12 +92,6 @@ def command(method: Function) -> Function:
     """
     COMMANDS[method.__name__] = Command(method)
     return method
-
-
-def completing_command(method: Function) -> Function:
-    """The same, of a method that completes checkpoints."""
-    COMPLETING.append(method)
-    return command(method)
 
 
 def request(method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwargs) -> bytearray:

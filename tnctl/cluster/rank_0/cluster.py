@@ -56,20 +56,24 @@ class Cluster:
         return [wait() for wait in self.send(method, dict.fromkeys(ranks, given))]
 
     def each_key(
-        self, method: Method[Any, Result], owners: NDArray[np.int64], *given: Any
+        self, method: Method[Any, Result], owners: NDArray[np.int64], most: int, *given: Any
     ) -> Iterator[tuple[NDArray[np.int64], Result]]:
-        """Call a method of the owners of n keys; the places of the keys of each, and its result.
+        """Call a method of the owners of n keys; the places of some keys of one, and its result.
 
-        `owners` [n] has the ranks. Each is given its part of the arrays [n] in `given`, and all
-        that is no array.
+        `owners` [n] has the ranks. Each is given what is in `given`, of arrays [n] its part.
+        `most` keys of all are looked up at a time.
         """
-        places = {rank: np.flatnonzero(owners == rank) for rank in np.unique(owners).tolist()}
-        parts = {
-            rank: [entry[at] if isinstance(entry, np.ndarray) else entry for entry in given]
-            for rank, at in places.items()
-        }
-        for at, wait in zip(places.values(), self.send(method, parts), strict=True):
-            yield at, wait()
+        for first in range(0, len(owners), most):
+            part = owners[first : first + most]
+            places = {
+                rank: first + np.flatnonzero(part == rank) for rank in np.unique(part).tolist()
+            }
+            of_ranks = {
+                rank: [each[at] if isinstance(each, np.ndarray) else each for each in given]
+                for rank, at in places.items()
+            }
+            for at, wait in zip(places.values(), self.send(method, of_ranks), strict=True):
+                yield at, wait()
 
     def call(
         self, rank: int, method: Method[Given, Result], *args: Given.args, **kwargs: Given.kwargs

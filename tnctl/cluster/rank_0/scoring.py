@@ -56,14 +56,12 @@ class ClusterReaders(LocalReader):
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         rows = np.zeros((len(ids), self.model.tables[table].read_floats), np.float32)
         known = np.zeros(len(ids), np.bool_)
-        for at in range(0, len(ids), ROWS_AT_A_TIME):
-            keys = groups[at : at + ROWS_AT_A_TIME], ids[at : at + ROWS_AT_A_TIME]
-            owners = _owners(self._cluster, table, *keys)
-            for places, (floats, are_known) in self._cluster.each_key(
-                RowService.read_rows, owners, table, *keys
-            ):
-                rows[at + places] = floats.reshape(len(places), rows.shape[1])
-                known[at + places] = are_known.reshape(len(places))
+        owners = _owners(self._cluster, table, groups, ids)
+        for places, (floats, are_known) in self._cluster.each_key(
+            RowService.read_rows, owners, ROWS_AT_A_TIME, table, groups, ids
+        ):
+            rows[places] = floats.reshape(len(places), rows.shape[1])
+            known[places] = are_known.reshape(len(places))
         return rows, known
 
 
@@ -200,11 +198,11 @@ def _table(cluster: Cluster, block: Callable[[], NDArray[np.uint8]]) -> pa.Table
 def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
     """Which of n keys of a table, by its number, have a row: bool [n]. Owners are asked."""
     has_row = np.zeros(len(ids), np.bool_)
-    for at in range(0, len(ids), KEYS_AT_A_TIME):
-        keys = groups[at : at + KEYS_AT_A_TIME], ids[at : at + KEYS_AT_A_TIME]
-        owners = _owners(cluster, table, *keys)
-        for places, known in cluster.each_key(RowService.find_keys, owners, table, *keys):
-            has_row[at + places] = known.reshape(len(places))
+    owners = _owners(cluster, table, groups, ids)
+    for places, known in cluster.each_key(
+        RowService.find_keys, owners, KEYS_AT_A_TIME, table, groups, ids
+    ):
+        has_row[places] = known.reshape(len(places))
     return has_row
 
 

@@ -26,7 +26,7 @@ from tnctl.checkpoint.owners import (
 )
 from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands
-from tnctl.cluster.messages.commands import command, completing_command
+from tnctl.cluster.messages.commands import command
 from tnctl.cluster.node import Node
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.statistics_document import Statistics
@@ -250,17 +250,17 @@ class RowService(ABC):
         """Write the part; rows may change afterwards."""
         return self._writer.stage(self.model, request)
 
-    @completing_command
+    @command
     def finish_part(self) -> WrittenPart:
         """Bring the files of the part to their place."""
         return self._writer.finish()
 
-    @completing_command
+    @command
     def commit_part(self) -> None:
         """Take note that the manifest is there."""
         self._writer.committed()
 
-    @completing_command
+    @command
     def abandon_part(self) -> None:
         """Drop the part, for there will be no manifest."""
         self._writer.abandon()
@@ -295,7 +295,7 @@ class RowService(ABC):
         """
         # What completes checkpoints is run while the main thread trains.
         completing: SimpleQueue[Any] = SimpleQueue()
-        for method in commands.COMPLETING:
+        for method in (RowService.finish_part, RowService.commit_part, RowService.abandon_part):
             self.node.route(method, lambda *received: completing.put(received))
         Thread(target=self._complete, args=[completing], name="tnctl-parts", daemon=True).start()
         self._obey(self.node.commands)
