@@ -23,7 +23,6 @@ import numpy as np
 
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport.kinds import Kind
-from tnctl.cluster.transport.once import Envelope
 from tnctl.cluster.transport.rpc import Endpoint
 
 ROWS, FLOATS = 13_000, 9
@@ -103,8 +102,7 @@ def main() -> None:
     address = f"127.0.0.1:{int(owner.stdout.readline())}"
     worker.endpoint.connect(0, address, lambda _: connected.set())
     connected.wait()
-    envelope = Envelope(GENERATION, 1, Kind.READ, 1, (1,)).to_bytes()
-    worker.endpoint.watch(0, envelope, *[partial(print, flush=True)] * 3)
+    worker.endpoint.watch(0, "0", *[partial(print, flush=True)] * 3)
     print(f"{'':18} {'median ms':>10} {'95 % ms':>9} {'CPU ms':>8}")
     for name, (there, back) in SIZES.items():
         times, cpu = measure(worker, there, back, given.rounds, given.pause)

@@ -48,13 +48,38 @@ def occurrences(batch):
     return counts
 
 
-def gradient(batch, key, value):
-    """The gradient of a key, of a batch in which the key has a value."""
-    return sum(row + value + 1 for row in batch if key in keys_of(row)) % PRIME
+class Mixed:
+    """Synchronous training: whatever is lost, repeated or out of order shows in the numbers."""
+
+    @staticmethod
+    def gradient(batch, key, value):
+        """The gradient of a key, of a batch in which the key has a value."""
+        return sum(row + value + 1 for row in batch if key in keys_of(row)) % PRIME
+
+    @staticmethod
+    def dense_gradient(batch, place, value):
+        return (sum(batch) * (place + 1) + value) % PRIME
+
+    @staticmethod
+    def changed(value, total, factor, rows):
+        """A number after a gradient, which was summed up over so many rows."""
+        return (value * factor + total * rows + 1) % PRIME
 
 
-def dense_gradient(batch, place, value):
-    return (sum(batch) * (place + 1) + value) % PRIME
+class Added:
+    """Asynchronous training, which has any order: numbers count what was trained."""
+
+    @staticmethod
+    def gradient(batch, key, _):
+        return occurrences(batch)[key]
+
+    @staticmethod
+    def dense_gradient(batch, *_):
+        return len(batch)
+
+    @staticmethod
+    def changed(value, total, *_):
+        return value + total
 
 
 def exact(number):
@@ -83,30 +108,31 @@ class State:
     dense: list = field(default_factory=lambda: [0] * DENSE)
     trained: list = field(default_factory=list)
     """the rows of the data, of owner 0"""
+    rule: type = Mixed
 
     def begin(self, counts):
         """Find the keys of a worker, and count what occurs."""
         for key, count in counts:
             self.rows.setdefault(key, [0, 0, 0])[1] += count
 
-    def apply(self, key, total, rows, scale):
+    def apply(self, key, total, rows, scale=1):
         entry = self.rows[key]
-        entry[0] = (entry[0] * 31 + int(total * scale) * rows + 1) % PRIME
+        entry[0] = self.rule.changed(entry[0], int(total * scale), 31, rows)
         entry[2] += rows
 
-    def apply_dense(self, place, total, rows, scale):
-        self.dense[place] = (self.dense[place] * 17 + int(total * scale) * rows + 1) % PRIME
+    def apply_dense(self, place, total, rows, scale=1):
+        self.dense[place] = self.rule.changed(self.dense[place], int(total * scale), 17, rows)
 
 
-def new_state(rank, membership):
-    return State(dense=[0] * shape_of(rank, membership).dense)
+def new_state(rank, membership, rule=Mixed):
+    return State(dense=[0] * shape_of(rank, membership).dense, rule=rule)
 
 
 class OwnedState:
-    """The parameters of an owner: implements OwnedParameters."""
+    """The parameters of an owner: implements StepParameters and ArrivingParameters."""
 
-    def __init__(self):
-        self.state = State()
+    def __init__(self, state, workers):
+        self.state, self.workers, self.pushed = state, workers, 0
 
     @property
     def steps(self):
@@ -136,6 +162,16 @@ class OwnedState:
                 self.state.apply_dense(place, total, push.rows, scale)
             self.state.trained += map(int, push.labels.tolist())
         self.state.steps += 1
+
+    def push_one(self, keys, push, rate):
+        self.reduce([keys], [push], rate)
+        self.apply([push], 1)
+        self.pushed = (self.pushed + 1) % self.workers
+        self.state.steps -= self.pushed > 0
+
+    def pause(self):
+        self.state.steps += self.pushed > 0
+        self.pushed = 0
 
     def pull(self, keys, replies):
         for [each] in keys:
@@ -176,6 +212,42 @@ class Data:
         """The batches of a worker in a pass."""
         rows = [row for unit in self.units[rank :: self.workers] for row in unit]
         return [rows[n : n + self.batch_size] for n in range(0, len(rows), self.batch_size)]
+
+
+@dataclass
+class Dealt:
+    """The passes that are done, and how many batches of the next one by each worker."""
+
+    passes: int
+    batches: list
+
+    def trained(self, data):
+        """The batches trained so far."""
+        return [
+            batch
+            for rank, done in enumerate(self.batches)
+            for batch in data.batches(rank) * self.passes + data.batches(rank)[:done]
+        ]
+
+
+@dataclass
+class Leased:
+    """The passes that are done, and of the next one the units that are, and offsets in others."""
+
+    passes: int = 0
+    done: set = field(default_factory=set)
+    open: dict = field(default_factory=dict)
+
+    def add(self, done, offsets):
+        self.done |= set(done)
+        self.open |= {int(unit): offset for unit, offset in offsets.items()}
+        self.open = {unit: at for unit, at in self.open.items() if unit not in self.done}
+
+    def trained(self, data):
+        """The units trained so far, or the parts of them."""
+        units = [unit for unit in data.units for _ in range(self.passes)]
+        units += [data.units[number] for number in self.done]
+        return units + [data.units[number][:at] for number, at in self.open.items()]
 
 
 def random_data(chance, workers):
@@ -238,12 +310,12 @@ def pull_of(owner, rank, counts, membership):
 def sums_of(keys, values, dense, batches):
     """(rank, key, gradient) of the rows, and (rank, place, gradient) of the dense weights."""
     of_rows = [
-        (rank, key, gradient(batch, key, values[key]))
+        (rank, key, Mixed.gradient(batch, key, values[key]))
         for rank, (of_rank, batch) in enumerate(zip(keys, batches, strict=True))
         for key in of_rank
     ]
     of_dense = [
-        (rank, place, dense_gradient(batch, place, dense[place]))
+        (rank, place, Mixed.dense_gradient(batch, place, dense[place]))
         for rank, batch in enumerate(batches)
         for place in range(len(dense) if batch else 0)
     ]

@@ -40,9 +40,9 @@ class Worker:
     def joined(self, peer, body):
         return self.called(peer, None, body)
 
-    def stayed(self, _, envelope):
-        if envelope.generation != 7:
-            raise CallRefused("it is of another generation")
+    def stayed(self, process):
+        if process != self.process.encode():
+            raise CallRefused("it is another process")
         self.staying.append(Future())
         return self.staying[-1]
 
@@ -69,7 +69,7 @@ class Worker:
     def watch(self, peer):
         self.endpoint.watch(
             peer,
-            ENVELOPE,
+            f"process {peer}",
             lambda reason: self.add(("lost", peer, reason)),
             lambda process: self.add(("again", process)),
             lambda farewell: self.add(("ended", farewell)),
@@ -175,9 +175,8 @@ def test_calls_that_are_wrong_are_refused(pair):
     second.until_event("refused", 0, "the body is wrong")
     with pytest.raises(CallRefused, match="an envelope has 5 bytes"):
         first.endpoint.call(1, "Call", b"", b"12345").result(SECONDS)
-    other = Envelope(8, 0, Kind.READ, 1, (1,)).to_bytes()
-    with pytest.raises(CallRefused, match="it is of another generation"):
-        first.endpoint.call(1, "Stay", b"", other).result(SECONDS)
+    with pytest.raises(CallRefused, match="it is another process"):
+        first.endpoint.call(1, "Stay", b"process 2").result(SECONDS)
 
 
 def code_of(channel, method, body, metadata):

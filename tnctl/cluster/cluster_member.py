@@ -34,7 +34,7 @@ from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.kinds import Body, Kind, MessageError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.cluster.worker_errors import (
@@ -120,25 +120,27 @@ class Member:
         self._wait(lambda: self._welcome is not None)
         assert self._welcome is not None
         self._addresses = dict(enumerate(self._welcome.addresses))
-        for peer in self._others - self._connected:
-            connected = partial(self._on_connected, peer)
-            self._endpoint.connect(peer, self._welcome.addresses[peer], connected)
-        self._wait(lambda: self._connected >= self._others)
-        generation = int(self._welcome.generation, 16)
-        liveness = Liveness(
+        self._liveness = Liveness(
             self.rank, self._timeout, time.monotonic(), self.membership, _seconds_of_threads
         )
+        threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
+        for peer in self._others:
+            if peer in self._connected:
+                # It may end while this process waits for those that have ended before.
+                self._watch(peer)
+            else:
+                self._endpoint.connect(
+                    peer, self._welcome.addresses[peer], partial(self._on_connected, peer)
+                )
+        self._wait(lambda: self._connected >= self._others)
         node = Node(
-            self.rank, self.membership.workers, generation, self._call, self._fail_others,
-            self.membership.servers,
+            self.rank, self.membership.workers, int(self._welcome.generation, 16), self._call,
+            self._fail_others, self.membership.servers,
         )  # fmt: skip
         node.on_machine = self._welcome.on_machine_of(self.rank, self.membership.writers)
         with self._change:
-            self._liveness, self._node = liveness, node
+            self._node = node
             self._change.notify_all()
-        for peer in self._others:
-            self._watch(peer, generation)
-        threading.Thread(target=self._live, name="tnctl-liveness", daemon=True).start()
         return node
 
     def _listen(self, host: str, encryption: Certificates | None) -> Endpoint:
@@ -271,9 +273,11 @@ class Member:
         time.sleep(FLUSHED)
         os._exit(1)
 
-    def stayed(self, _: int, envelope: Envelope) -> "Future[Body]":
-        """Another process wants to know when this one ends."""
-        self._generation_of(envelope)
+    def stayed(self, process: bytes) -> "Future[Body]":
+        """Another process wants to know when the one with this number ends."""
+        if process != self.process.encode():
+            # A caller that waited for the end of the one before would not notice it.
+            raise CallRefused(f"{self._name(self.rank)} is another process")
         reply: Future[Body] = Future()
         with self._change:
             if self._farewell is not None:
@@ -283,26 +287,16 @@ class Member:
         return reply
 
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
-        """Another process makes a numbered call."""
+        """Another process makes a numbered call, in its generation."""
         if envelope.caller != peer:
             raise MessageError(f"it calls as {self._name(envelope.caller)}")
-        node = self._generation_of(envelope)
-        self._check()
-        try:
-            return node.answer(peer, envelope, body)
-        except MessageError as error:
-            # Made again it would be the same: without an end the training would wait for it.
-            node.fail(MessageError(f"a message of {self._name(peer)} is wrong: {error}"))
-            raise
-
-    def _generation_of(self, envelope: Envelope) -> Node:
-        """The node of this generation, once it is there. Refuses calls of another generation."""
         with self._change:
             self._change.wait_for(lambda: self._node is not None)
         assert self._node is not None
         if envelope.generation != self._node.generation:
             raise CallRefused(f"{self._name(self.rank)} is of another generation")
-        return self._node
+        self._check()
+        return self._node.answer(peer, envelope, body)
 
     def on_stranger(self, address: str, reason: str) -> None:
         """A call without the token, or of no peer, was refused."""
@@ -330,7 +324,7 @@ class Member:
         if (error := reply.exception()) is not None:
             self._lose(str(error))
 
-    def _watch(self, peer: int, generation: int) -> None:
+    def _watch(self, peer: int) -> None:
         """Notice when the connection to a peer breaks, and when the peer ends."""
         assert self._liveness is not None and self._welcome is not None
         liveness, expected = self._liveness, self._welcome.processes[peer]
@@ -353,11 +347,13 @@ class Member:
                 liveness.left(peer)
             if farewell and self._node is not None:
                 self._node.end(parse_problem(farewell).error())
+            elif farewell:
+                self._farewell_of(farewell)
 
-        envelope = Envelope(generation, self.rank, Kind.READ, 1, (1,))
-        self._endpoint.watch(peer, envelope.to_bytes(), lost, connected, ended)
+        self._endpoint.watch(peer, expected, lost, connected, ended)
 
     def _on_connected(self, peer: int, _: str) -> None:
+        self._watch(peer)
         with self._change:
             self._connected.add(peer)
             self._change.notify_all()

@@ -160,7 +160,7 @@ class Node:
     def answer(self, peer: int, envelope: Envelope, body: Body) -> "Future[Body]":
         """Run a call of another process, unless it is a call that was run before; its reply.
 
-        Waits for the calls that the process has made before. Raises MessageError.
+        Waits for the calls that the process has made before.
         """
         answers, turn = self._answers[peer], self._turns[peer]
         with turn:

@@ -91,8 +91,8 @@ class Process(Protocol):
     def joined(self, peer: int, body: bytes) -> "Future[Body]":
         """A process joins at rank 0."""
 
-    def stayed(self, peer: int, envelope: Envelope) -> "Future[Body]":
-        """A process wants to know when this one ends."""
+    def stayed(self, process: bytes) -> "Future[Body]":
+        """A process wants to know when the one with this number ends, which may be another one."""
 
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
         """A process makes a numbered call, perhaps once more."""
@@ -249,21 +249,22 @@ class Endpoint:
     def watch(
         self,
         peer: int,
-        envelope: bytes,
+        process: str,
         on_lost: Callable[[str], None],
         on_connected: Callable[[str], None],
         on_end: Callable[[bytes], None],
     ) -> None:
-        """Notice when the connection to a peer breaks, is there again, and when the peer ends.
+        """Notice when the connection to a process breaks, is there again, and when it ends.
 
-        `on_connected` gets the process that answers, `on_end` what the peer says at its end.
+        `on_connected` gets the process that answers, `on_end` what the process says at its end.
         """
         ask, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
-        metadata = self._metadata(envelope)
+        metadata, wanted = self._metadata(), process.encode()
 
         def begin(method: Any, take: Callable[[Any], None]) -> None:
             with contextlib.suppress(ValueError):  # the channel is closed
-                method.future(b"", metadata=metadata, wait_for_ready=True).add_done_callback(take)
+                call = method.future(wanted, metadata=metadata, wait_for_ready=True)
+                call.add_done_callback(take)
 
         def ended(call: Any) -> None:
             if self._closed.is_set():
@@ -335,10 +336,8 @@ class Endpoint:
     def _join(self, body: bytes, context: Any) -> bytes:
         return self._reply(context, lambda peer, _: self._process.joined(peer, body))
 
-    def _stay(self, _: bytes, context: Any) -> bytes:
-        return self._reply(
-            context, lambda peer, content: self._process.stayed(peer, Envelope.parse(content))
-        )
+    def _stay(self, body: bytes, context: Any) -> bytes:
+        return self._reply(context, lambda *_: self._process.stayed(body))
 
     def _call(self, body: bytes, context: Any) -> bytes:
         return self._reply(
