@@ -98,7 +98,9 @@ class Program(Process):
         self.node.route(self.stage, self.stage)
 
     def tell(self, ranks, *command):
-        body = named_arrays.packed({}, {"command": command[0], "arguments": json.dumps(command[1:])})
+        body = named_arrays.packed(
+            {}, {"command": command[0], "arguments": json.dumps(command[1:])}
+        )
         return [self.node.request(rank, Kind.COMMAND, body) for rank in ranks]
 
     def tell_workers(self, *command):
