@@ -2,10 +2,9 @@
 
 A thread in each worker reads the CPU time of all threads from /proc/self/task. Python knows the
 names of its threads, and so those of gRPC for Python; gRPC's own threads have names of the system.
-All of these, and the threads that read streams, are transport. So is what other threads do in
-`Endpoint.send` (frames are cut into parts and copied), whose CPU is added up call by call. Not
-transport are the rest of the protocol's thread, where an owner applies and reads rows, and the
-main thread, where TensorFlow computes and bodies are filled.
+All of these are transport, but for what the threads that answer calls do in `Node._own`, where an
+owner applies and reads rows. So is what other threads do in `Endpoint.call`. The CPU of both is
+added up call by call. The main thread also answers its own part of each exchange.
 """
 
 import argparse
@@ -26,11 +25,10 @@ from benchmarks import timing
 SAMPLES = "TNCTL_BENCHMARK_SAMPLES"  # the folder that workers write their samples to
 SECONDS_BETWEEN = 0.5
 WORKERS = 2
-FIRST_FRAMES = 60  # a step of two workers sends two frames from each
-OF_PYTHON = ("tnctl-peer", "tnctl-streams", "tnctl-heartbeat", "channel_spin", "_serve",
-             "consume_request_iterator", "grpc")  # fmt: skip
+FIRST_CALLS = 30  # in a step of two workers each makes one
+OF_PYTHON = ("tnctl-peer", "tnctl-calls", "tnctl-liveness", "channel_spin", "_serve", "grpc")
 OF_SYSTEM = ("grpc", "event_engine", "timer_manager", "resolver", "default-executor")
-TRANSPORT, PROTOCOL, MAIN, REST = "transport", "owner", "main thread", "other threads"
+TRANSPORT, OWNER, MAIN, REST = "transport", "owner", "main thread", "other threads"
 
 
 # ---- In a worker ---------------------------------------------------------------
@@ -40,7 +38,7 @@ def kind_of(name: str, system_name: str) -> str:
     """What a thread does; `name` is empty for one that Python does not know."""
     if any(part in name for part in OF_PYTHON) or system_name.startswith(OF_SYSTEM):
         return TRANSPORT
-    return {"tnctl-node": PROTOCOL, "MainThread": MAIN}.get(name, REST)
+    return {"MainThread": MAIN}.get(name, REST)
 
 
 def cpu_seconds() -> Counter[str]:
@@ -58,45 +56,51 @@ def cpu_seconds() -> Counter[str]:
 
 
 class Sampler:
-    """Writes a line per sample: frames sent, CPU spent sending them, and CPU by kind of thread."""
+    """Writes a line per sample: calls, CPU of making and of answering them, by kind of thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self.frames, self.sending = 0, 0.0
+        self.calls, self.calling, self.owning = 0, 0.0, 0.0
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        while (
-            streams := sys.modules.get("tnctl.cluster.transport.streams")
-        ) is None or not hasattr(streams, "Endpoint"):
+        while (node := sys.modules.get("tnctl.cluster.node")) is None or not hasattr(node, "Node"):
             time.sleep(0.01)
-        self._measure(streams.Endpoint)
+        from tnctl.cluster.transport.rpc import Endpoint
+
+        self._measure(Endpoint, node.Node)
         with self._path.open("w") as stream:
             while True:
-                sample = {"frames": self.frames, "sending": self.sending, **cpu_seconds()}
-                stream.write(json.dumps(sample) + "\n")
+                counts = {"calls": self.calls, "calling": self.calling, "owning": self.owning}
+                stream.write(json.dumps(counts | cpu_seconds()) + "\n")
                 stream.flush()
                 time.sleep(SECONDS_BETWEEN)
 
-    def _measure(self, endpoint: Any) -> None:
-        send = endpoint.send
+    def _measure(self, endpoint: Any, node: Any) -> None:
+        call, answer = endpoint.call, node._own
 
-        def measured(*arguments: Any, urgent: bool = False) -> bool:
+        def calling(*arguments: Any) -> Any:
             started = time.thread_time()
-            is_sent: bool = send(*arguments, urgent=urgent)
-            if not urgent:
-                with self._lock:
-                    self.frames += 1
-                    self.sending += time.thread_time() - started
-            return is_sent
+            reply = call(*arguments)
+            with self._lock:
+                self.calls += 1
+                self.calling += time.thread_time() - started
+            return reply
 
-        endpoint.send = measured
+        def owning(*arguments: Any) -> None:
+            started = time.thread_time()
+            answer(*arguments)
+            if threading.current_thread().name.startswith("tnctl-calls"):
+                with self._lock:
+                    self.owning += time.thread_time() - started
+
+        endpoint.call, node._own = calling, owning
 
 
 def work() -> None:
     """As tnctl.launch.worker, with a sampler."""
-    from tnctl.launch.ray_driver import run
+    from tnctl.launch.worker import run
     from tnctl.system import leave_with
 
     Sampler(Path(os.environ[SAMPLES]) / f"{os.getpid()}.jsonl")
@@ -144,14 +148,16 @@ def show(conf: Path, output: Path, overrides: Sequence[str]) -> None:
     totals: Counter[str] = Counter()
     for path in samples.iterdir():
         totals.update(between(path))
-    steps = totals.pop("frames") / 4
-    totals[PROTOCOL] -= totals["sending"]
-    totals[TRANSPORT] += totals.pop("sending")
+    steps = totals.pop("calls") / WORKERS
+    calling, owning = totals.pop("calling"), totals.pop("owning")
+    totals[MAIN] -= calling
+    totals[TRANSPORT] += calling - owning
+    totals[OWNER] += owning
     cpu = sum(totals.values())
     rows = [["CPU of a step of 2 workers", "ms", "share"]]
     rows += [
         [kind, f"{1e3 * totals[kind] / steps:.2f}", f"{totals[kind] / cpu:.1%}"]
-        for kind in (TRANSPORT, PROTOCOL, MAIN, REST)
+        for kind in (TRANSPORT, OWNER, MAIN, REST)
     ]
     print(timing.table([*rows, ["together", f"{1e3 * cpu / steps:.2f}", ""]]))
 
@@ -159,10 +165,10 @@ def show(conf: Path, output: Path, overrides: Sequence[str]) -> None:
 def between(path: Path) -> Counter[str]:
     """What a worker has used from its first steps to its last ones."""
     samples = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    last = max(sample["frames"] for sample in samples)
-    first = next((s for s in samples if s["frames"] >= FIRST_FRAMES), None)
-    final = next(sample for sample in samples if sample["frames"] == last)
-    if first is None or first["frames"] == last:
+    last = max(sample["calls"] for sample in samples)
+    first = next((s for s in samples if s["calls"] >= FIRST_CALLS), None)
+    final = next(sample for sample in samples if sample["calls"] == last)
+    if first is None or first["calls"] == last:
         sys.exit("too few steps: use more --rows or a smaller --batch")
     return Counter({name: value - first.get(name, 0) for name, value in final.items()})
 

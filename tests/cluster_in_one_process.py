@@ -3,7 +3,9 @@
 import contextlib
 import csv
 import itertools
+import random
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from functools import partial
@@ -15,7 +17,7 @@ from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import rows
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.workers import share
 from tnctl.cluster.workers.server import RowServer
@@ -45,7 +47,7 @@ class Transport:
     """Calls of nodes to each other, each of which a thread brings."""
 
     def start(self, nodes):
-        self.nodes, self.threads = nodes, ThreadPoolExecutor(64)
+        self.nodes, self.threads = nodes, ThreadPoolExecutor(64, "calls")
 
     def call(self, caller, peer, envelope, body):
         """Answer a call by the node of the peer, from a copy of its body."""
@@ -55,20 +57,66 @@ class Transport:
         return reply
 
     def deliver(self, caller, peer, envelope, body, reply):
+        arrived = time.perf_counter()
         try:
             answer = self.nodes[peer].answer(caller, Envelope.parse(envelope), body)
-        except FrameError as error:
+        except MessageError as error:
             if not reply.done():
                 reply.set_exception(error)
             return
-        answer.add_done_callback(lambda answer: self.answered(reply, bytes(answer.result())))
+        answer.add_done_callback(lambda answer: self.answered(reply, answer, arrived))
 
-    def answered(self, reply, body):
+    def answered(self, reply, answer, arrived):
         with contextlib.suppress(InvalidStateError):
-            reply.set_result(Reply(body))
+            reply.set_result(Reply(bytes(answer.result()), time.perf_counter() - arrived))
 
     def close(self):
         self.threads.shutdown(wait=False)
+
+
+MOST_DELAY = 0.004  # seconds
+
+
+class UnreliableTransport(Transport):
+    """Connections that break: calls come late, twice and mixed; `counts` says how often.
+
+    A call whose connection breaks is made again, as gRPC's would be; it may have been run or not,
+    and its reply may be lost. What happens when follows from the seed and from the speed of the
+    threads, so a seed is not exactly repeatable.
+    """
+
+    def __init__(self, seed):
+        self.counts = Counter()
+        self._chance = random.Random(seed)
+        self._lock = threading.Lock()
+        self._sent = []  # some calls, to be made again much later
+
+    def deliver(self, caller, peer, envelope, body, reply):
+        while True:
+            with self._lock:
+                delay = self._chance.choice((0, 0, self._chance.uniform(0, MOST_DELAY)))
+                before, after, twice, again, kept = (self._chance.random() for _ in range(5))
+                if kept < 0.1:
+                    self._sent.append((caller, peer, envelope, body))
+                old = self._chance.choice(self._sent) if self._sent and again < 0.1 else None
+            time.sleep(delay)
+            if old is not None:
+                self.repeat("replayed", *old)
+            if before < 0.05:
+                self.counts["lost before"] += 1
+                continue
+            if twice < 0.2:
+                self.threads.submit(self.repeat, "doubled", caller, peer, envelope, body)
+            if after < 0.05:
+                self.repeat("lost after", caller, peer, envelope, body)
+                continue
+            super().deliver(caller, peer, envelope, body, reply)
+            return
+
+    def repeat(self, what, caller, peer, envelope, body):
+        """Make a call whose reply nobody receives."""
+        self.counts[what] += 1
+        self.nodes[peer].answer(caller, Envelope.parse(envelope), body)
 
 
 _one_at_a_time = threading.RLock()

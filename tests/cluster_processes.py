@@ -13,7 +13,7 @@ from tnctl.cluster.joining import members
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.node import Node
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
@@ -142,7 +142,7 @@ class Process:
             raise Violation(f"rank {self.rank} is not welcome: {reply.exception()}")
         try:
             self.welcome = members.parse_welcome(reply.result().body, self.hello)
-        except FrameError as error:
+        except MessageError as error:
             raise Ended(str(error)) from None
 
     def begin(self):

@@ -17,7 +17,7 @@ from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_bat
 from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.transport.kinds import Kind
 
 
 @dataclass
@@ -98,7 +98,9 @@ class Program(Process):
         self.node.route(self.stage, self.stage)
 
     def tell(self, ranks, *command):
-        body = named_arrays.packed({}, {"command": command[0], "arguments": json.dumps(command[1:])})
+        body = named_arrays.packed(
+            {}, {"command": command[0], "arguments": json.dumps(command[1:])}
+        )
         return [self.node.request(rank, Kind.COMMAND, body) for rank in ranks]
 
     def tell_workers(self, *command):

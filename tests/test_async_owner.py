@@ -7,7 +7,7 @@ from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.arrivals import Arrivals
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 
 SHAPE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
@@ -177,9 +177,9 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     assert not owner.is_draining
     answers = owner.exchange(0, sent(0, drain=True), "drain")
     assert [handle for handle, _ in answers] == ["drain", "b"] and owner.is_draining
-    with pytest.raises(FrameError, match="worker 1 reads during step 1"):
+    with pytest.raises(MessageError, match="worker 1 reads during step 1"):
         owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
-    with pytest.raises(FrameError, match="pauses the training while batches are open"):
+    with pytest.raises(MessageError, match="pauses the training while batches are open"):
         owner.exchange(0, sent(0, pause=True), "pause")
     owner.exchange(1, sent(2, [4], has_next=False), "d")
     assert owner.parameters.pushes == 2
@@ -189,7 +189,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     [(_, body)] = owner.exchange(0, sent(1, pause=True, has_next=False), "pause")
     assert replies.parse_reply(SHAPE, sizes([]), body).steps == 2 and owner.is_paused
     owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
-    with pytest.raises(FrameError, match="worker 1: it sent an exchange while training pauses"):
+    with pytest.raises(MessageError, match="worker 1: it sent an exchange while training pauses"):
         owner.exchange(1, sent(1, [], [4]), "h")
     owner.exchange(0, sent(1, [], [4]), "i")  # all count from 1 again
     assert not owner.is_paused and not owner.is_draining
@@ -207,7 +207,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
 def test_a_message_that_does_not_fit_names_the_worker(rank, body, words):
     owner = owner_of(3)
     owner.exchange(1, sent(1, [], [4]), "a")
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(MessageError, match=words):
         owner.exchange(rank, body, "b")
     assert owner.parameters.pushes == 0
 
@@ -216,10 +216,10 @@ def test_a_worker_has_two_pulls_open_at_most_and_pushes_none_that_is_held():
     owner = owner_of(2, 0)
     owner.exchange(1, sent(1, [], [4]), "a")
     owner.exchange(1, sent(2, [], [4, 5]), "b")
-    with pytest.raises(FrameError, match="worker 1: an exchange pulls a batch while 2 are open"):
+    with pytest.raises(MessageError, match="worker 1: an exchange pulls a batch while 2 are open"):
         owner.exchange(1, sent(3, [], [4]), "c")
     owner.exchange(1, sent(2, [4]), "d")
-    with pytest.raises(FrameError, match="pushes 2 keys of 4 rows, pulled were 0"):
+    with pytest.raises(MessageError, match="pushes 2 keys of 4 rows, pulled were 0"):
         owner.exchange(1, sent(2, [4, 5]), "e")
 
 

@@ -12,7 +12,7 @@ from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl.cluster.messages.participants import new_participants, parse_participants
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.workers.share import Share
 
 
@@ -26,14 +26,14 @@ from tnctl.cluster.workers.share import Share
     ],
 )
 def test_participants_that_cannot_be_are_refused(body, words):
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(MessageError, match=words):
         parse_participants(body, 3, 2)
 
 
 def test_a_notice_that_is_not_expected_is_refused():
     owner = Barrier(shape_of(1), 3, OwnedState(), 1, 0.0, 1)
     for rank, step in ((2, 1), (0, 2)):
-        with pytest.raises(FrameError, match=f"owner {rank} names workers of step {step}"):
+        with pytest.raises(MessageError, match=f"owner {rank} names workers of step {step}"):
             owner.notice(rank, Kind.PARTICIPANTS, new_participants(step, [0, 1]))
 
 

@@ -14,7 +14,7 @@ from test_cluster_protocol import mutated
 
 from tnctl.cluster.messages import commands, named_arrays
 from tnctl.cluster.messages.commands import command
-from tnctl.cluster.transport.frames import FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.data.unit_records import Remainder, Unit
 from tnctl.documents import Count, Name
 from tnctl.errors import Failure
@@ -131,7 +131,7 @@ TWICE = b'{"__metadata__":{},"a":%b,"a":%b}'
     with_header({"__metadata__": {"a": "x" * named_arrays.MOST_HEADER_BYTES}}),
 ])  # fmt: skip
 def test_a_body_that_is_written_in_no_way_is_refused(body):
-    with pytest.raises(FrameError, match=r"^a message .{10,200}$"):
+    with pytest.raises(MessageError, match=r"^a message .{10,200}$"):
         named_arrays.parse(body)
 
 
@@ -191,8 +191,6 @@ def test_a_call_that_fails_or_is_unknown_ends_all_with_a_line():
         with pytest.raises(Failure, match=words):
             nodes[1].request(0, Kind.COMMAND, body).result(10)
         assert str(nodes[0].error) == str(nodes[1].error)
-        for node in nodes:
-            node.close()
 
 
 def fuzz(rounds):
@@ -220,7 +218,7 @@ def fuzz(rounds):
             else:
                 method = (Target.find_unit, Target.look_at)[which]
                 values = commands.COMMANDS[method.__name__].results.decode(body)
-        except (FrameError, Failure, KeyError) as error:
+        except (MessageError, Failure, KeyError) as error:
             assert "\n" not in str(error) and len(str(error)) < 400
             refused += 1
         else:
@@ -241,5 +239,5 @@ def test_damaged_calls_are_refused_or_read_for_long():
 def test_any_bytes_are_no_call():
     chance = random.Random(2)
     for length in itertools.chain(range(100), [1000] * 100):
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             commands.name_of(chance.randbytes(length))

@@ -7,9 +7,9 @@ from pathlib import Path
 import cluster_in_one_process
 import numpy as np
 import pytest
+from cluster_in_one_process import UnreliableTransport
 from micro_batches import MicroBatches
 from test_cluster import conf_of
-from unreliable_transport import UnreliableTransport
 
 from tnctl.checkpoint import dense_file, owners, rows
 from tnctl.checkpoint.chain import open_checkpoint
@@ -185,6 +185,6 @@ def test_messages_lost_doubled_and_mixed_change_nothing(confs, first, workers):
         assert not errors
         check(report, reference, after_steps, f"run-{seed}")
         metrics.append([evaluation.validation for evaluation in report.evaluations])
-        kinds = ("lost before", "lost after", "doubled", "replayed", "refused")
+        kinds = ("lost before", "lost after", "doubled", "replayed")
         assert all(transport.counts[kind] for kind in kinds), transport.counts
     assert metrics[0] == metrics[1]

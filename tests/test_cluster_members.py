@@ -1,6 +1,7 @@
 """Who may join a cluster, and when its workers are lost. Time is an argument."""
 
 import dataclasses
+from concurrent.futures import Future
 
 import pytest
 
@@ -12,11 +13,10 @@ from tnctl.cluster.joining.members import (
     NotWelcome,
     Roster,
     StartedAgain,
-    problem_of,
-    to_body,
 )
 from tnctl.cluster.node import Node
-from tnctl.cluster.transport.frames import Frame, FrameError, Kind
+from tnctl.cluster.transport.kinds import Kind, MessageError
+from tnctl.cluster.transport.once import Reply
 from tnctl.errors import Failure, UserError
 
 OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64), f"{0:016x}")
@@ -45,9 +45,9 @@ def test_all_are_welcomed_once_they_are_there():
     body = members.to_body(welcome)
     assert members.parse_welcome(body, OWN) == welcome and int(welcome.generation, 16) == 77
     for wrong in (dataclasses.replace(OWN, workers=2), dataclasses.replace(OWN, workers=4)):
-        with pytest.raises(FrameError, match="rank 0 welcomes 3 workers"):
+        with pytest.raises(MessageError, match="rank 0 welcomes 3 workers"):
             members.parse_welcome(body, wrong)
-    with pytest.raises(FrameError, match="generation 0000000000000000"):
+    with pytest.raises(MessageError, match="generation 0000000000000000"):
         members.parse_welcome(body.replace(b"4d", b"00"), OWN)
 
 
@@ -62,7 +62,7 @@ def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
     with pytest.raises(StartedAgain, match="worker 1 was started again"):
         roster.join(hello(rank=1))
     other = dataclasses.replace(OWN, rank=1, address="10.0.0.1:6")
-    with pytest.raises(FrameError, match="another process as worker 1"):
+    with pytest.raises(MessageError, match="another process as worker 1"):
         members.parse_welcome(members.to_body(roster.welcome()), other)
 
 
@@ -103,52 +103,23 @@ def test_the_token_is_not_shown():
 
 
 def living():
-    return Liveness(0, frozenset({1, 2}), 5.0, 100.0)
+    return Liveness(0, 5.0, 100.0)
 
 
-def heartbeat(sender, generation=7):
-    return Frame(Kind.HEARTBEAT, generation, sender)
-
-
-def until(liveness, first, last, heard=(1, 2)):
-    """Tick at each interval; hear some peers."""
+def until(liveness, first, last):
+    """Tick at each interval."""
     now = first
     while now <= last:
-        for peer in heard:
-            liveness.accept(heartbeat(peer), peer, 7, now)
         liveness.tick(now)
         now += liveness.interval
 
 
-def test_silence_of_four_seconds_of_five_ends_a_generation():
-    liveness = living()
-    assert (liveness.interval, liveness.silence, liveness.window) == (0.5, 4.0, 3.0)
-    until(liveness, 100, 200)
-    liveness.disconnected(2, 202.5, "its connection is lost")
-    liveness.connected(2)  # by another process, or by one that says nothing
-    until(liveness, 200.5, 203.5, heard=(1,))
-    with pytest.raises(GenerationOver, match=r"worker 2 has been silent for 4\.0 s"):
-        until(liveness, 204, 204, heard=(1,))
-    with pytest.raises(GenerationOver, match="worker 2"):  # from now on
-        liveness.check(204.1)
-
-
-def test_heartbeats_that_wait_on_a_busy_machine_are_no_silence():
-    """The connection stays, since threads of gRPC answer pings."""
-    liveness = living()
-    until(liveness, 100, 110)
-    until(liveness, 110.5, 130, heard=(1,))
-    liveness.disconnected(2, 130, "its connection is lost")
-    liveness.accept(heartbeat(2), 2, 7, 130.1)
-    liveness.connected(2)
-    until(liveness, 130.5, 150, heard=(1,))
-
-
 def test_a_process_runs_while_any_of_its_threads_does():
     liveness = living()
+    assert (liveness.interval, liveness.silence, liveness.window) == (0.5, 4.0, 2.5)
     until(liveness, 100, 100)
-    for now in (103, 106, 109):  # that of heartbeats waits
-        liveness.accept(heartbeat(1), 1, 7, now)
+    for now in (103, 106, 109):  # the thread that ticks waits
+        liveness.check(now)
     liveness.tick(112)
     with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
         liveness.check(116)
@@ -157,7 +128,7 @@ def test_a_process_runs_while_any_of_its_threads_does():
 def test_a_process_that_computes_is_not_stopped():
     """Such as one that parses a large document, while its other threads wait."""
     ran = {1: 10.0, 2: 5.0}
-    liveness = Liveness(0, frozenset(), 5.0, 100.0, ran=ran.copy)
+    liveness = Liveness(0, 5.0, 100.0, ran=ran.copy)
     ran |= {1: 10.5, 2: 11.0, 3: 50.0}  # a new thread says nothing
     liveness.tick(109.9)  # stopped for 3.9 s at most
     ran[2] += 0.8
@@ -165,52 +136,33 @@ def test_a_process_that_computes_is_not_stopped():
         liveness.check(114.8)
 
 
-def test_a_worker_that_said_goodbye_may_be_silent():
+def test_a_worker_that_has_finished_is_not_lost():
     liveness = living()
-    liveness.accept(Frame(Kind.GOODBYE, 7, 2), 2, 7, 100.0)
-    liveness.disconnected(2, 100.0, "its stream ended")
+    liveness.left(2)
+    liveness.disconnected(2, 100.0, "its call ended")
     liveness.lost(2)
-    until(liveness, 100, 120, heard=(1,))
+    until(liveness, 100, 120)
 
 
 def test_a_process_that_was_stopped_ends_before_it_sends():
     liveness = living()
     until(liveness, 100, 110)
     liveness.check(113.9)
-    with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
-        liveness.check(117.9)
-    with pytest.raises(GenerationOver):
-        liveness.accept(heartbeat(1), 1, 7, 117.9)
-    with pytest.raises(GenerationOver):
-        liveness.tick(117.9)
+    for call in (liveness.check, liveness.tick):
+        with pytest.raises(GenerationOver, match=r"this process was stopped for 4\.0 s"):
+            call(117.9)
 
 
-def test_a_connection_may_be_away_for_three_seconds():
+def test_a_connection_may_be_away_for_half_of_the_timeout():
     liveness = living()
-    liveness.disconnected(1, 100.0, "its stream ended")
-    until(liveness, 100, 102.5)
-    liveness.disconnected(1, 102.0, "its stream ended")  # tried again: counted from the first time
+    liveness.disconnected(1, 100.0, "its call ended")
+    until(liveness, 100, 102)
+    liveness.disconnected(1, 102.0, "its call ended")  # tried again: counted from the first time
     liveness.connected(1)
-    until(liveness, 103, 110)
-    liveness.disconnected(1, 110.0, "its stream ended")
-    with pytest.raises(GenerationOver, match=r"worker 1 could not be reached for 3\.0 s"):
+    until(liveness, 102.5, 110)
+    liveness.disconnected(1, 110.0, "its call ended")
+    with pytest.raises(GenerationOver, match=r"worker 1 could not be reached for 2\.5 s"):
         until(liveness, 110, 113)
-
-
-def test_frames_of_others_are_refused_and_count_for_nothing():
-    liveness = living()
-    for frame, words in (
-        (heartbeat(1, generation=6), "worker 1 sends a frame of another generation"),
-        (heartbeat(2), "worker 1 sends a frame as worker 2"),
-    ):
-        with pytest.raises(FrameError, match=words):
-            liveness.accept(frame, 1, 7, 103.0)
-    with pytest.raises(FrameError, match="worker 5"):
-        liveness.accept(heartbeat(5), 5, 7, 103.0)
-    liveness.disconnected(1, 103.0, "its stream ended")
-    liveness.tick(103.9)
-    with pytest.raises(GenerationOver, match="worker 1"):
-        liveness.tick(104.0)
 
 
 def test_a_process_that_is_known_to_have_ended_ends_the_generation():
@@ -225,20 +177,26 @@ def test_a_problem_is_the_same_on_another_worker():
         received = members.parse_problem(members.to_body(members.problem_of(error))).error()
         assert (str(received), type(received)) == (str(error), type(error))
     for body in (b"", b"[]", b'{"message": "x", "exit_code": 0}', b'{"message": 1}'):
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             members.parse_problem(body)
 
 
 def test_what_comes_after_the_end_of_all_is_dropped_without_a_word(capsys):
-    node = Node(0, 3, 1, lambda *_: None)
+    calls, problems = [], []
+
+    def call(*arguments):
+        calls.append((arguments, Future()))
+        return calls[-1][1]
+
+    node = Node(0, 3, 1, call, problems.append)
     replies = [node.request(rank, Kind.READ, b"") for rank in (1, 2)]
-    body = to_body(problem_of(Failure("worker 1: no space is left")))
-    node.receive(Frame(Kind.FATAL, 1, 1, body=body))
-    for rank in (1, 2):
-        node.receive(Frame(Kind.REPLY, 1, rank, 1))
-        node.receive(Frame(Kind.COMMAND, 1, rank, 1, body=b"{}"))
+    node.end(Failure("worker 1: no space is left"))
+    for (rank, envelope, _), future in calls:
+        future.set_result(Reply(b""))
+        assert not node.answer(rank, envelope, b"{}").done()
     for reply in replies:
         with pytest.raises(Failure, match="no space is left"):
             reply.result(10)
-    node.close(10)
+    node.fail(ValueError("what follows from it"))
     assert capsys.readouterr().err == "" and str(node.error) == "worker 1: no space is left"
+    assert not problems

@@ -3,47 +3,55 @@
 import json
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 
 import cluster_in_one_process
 import pytest
+from cluster_in_one_process import Transport
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl.cluster import node
 from tnctl.cluster.owners.owner import Owner
-from tnctl.cluster.transport import frames
 
 
-class SlowTransport:
+class SlowTransport(Transport):
     """Links of so many bytes per second in each direction, between nodes of several machines."""
 
     def __init__(self, bytes_per_second, machines=2):
         self._rate, self._machines = bytes_per_second, machines
-        self._links, self._threads = {}, []
+        self._links = {}
 
     def start(self, nodes):
+        super().start(nodes)
         for sender in nodes:
             sender.on_machine = len(nodes) // self._machines
             for receiver in nodes:
-                queue = self._links[sender.rank, receiver.rank] = SimpleQueue()
-                thread = threading.Thread(target=self._deliver, args=[queue, receiver])
-                thread.start()
-                self._threads.append(thread)
+                link = self._links[sender.rank, receiver.rank] = SimpleQueue()
+                threading.Thread(target=self._transmit, args=[link], daemon=True).start()
 
-    def _deliver(self, queue, receiver):
-        while (content := queue.get()) is not None:
-            time.sleep(len(content) / self._rate)
-            receiver.receive(frames.parse(content))
+    def _transmit(self, link):
+        while (sent := link.get()) is not None:
+            size, arrive = sent
+            time.sleep(size / self._rate)
+            arrive()
 
-    def send(self, sender, receiver, frame):
-        self._links[sender, receiver].put(frame.to_bytes())
+    def call(self, caller, peer, envelope, body):
+        link, reply = self._links[caller, peer], Future()
+        arguments = caller, peer, envelope.to_bytes(), bytes(body), reply
+        link.put((len(body), lambda: self.threads.submit(self.deliver, *arguments)))
+        back = Future()
+        reply.add_done_callback(
+            lambda reply: self._links[peer, caller].put(
+                (len(reply.result().body), lambda: back.set_result(reply.result()))
+            )
+        )
+        return back
 
     def close(self):
-        for queue in self._links.values():
-            queue.put(None)
-        for thread in self._threads:
-            thread.join()
+        for link in self._links.values():
+            link.put(None)
 
 
 @pytest.fixture

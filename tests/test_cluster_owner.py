@@ -7,7 +7,7 @@ from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 
 TABLE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
@@ -98,7 +98,7 @@ def test_a_pause_pushes_and_pulls_nothing():
     owner = Barrier(TABLE, 2, SumsOfGradients())
     exchange(owner, 0, sent(1, pulled=[5]))
     exchange(owner, 1, sent(1, pulled=[6]))
-    with pytest.raises(FrameError, match="worker 1 reads during step 1"):
+    with pytest.raises(MessageError, match="worker 1 reads during step 1"):
         owner.read(1, replies.new_read(TABLE, [1], dense=True)[0])
     exchange(owner, 1, sent(2, [6], [8, 9], has_next=True))
     answers = exchange(owner, 0, sent(2, [5], pause=True))
@@ -142,7 +142,7 @@ def test_a_step_of_no_rows_is_none():
 def test_an_exchange_that_does_not_fit_names_the_worker(rank, body, words):
     owner = Barrier(TABLE, 3, SumsOfGradients())
     exchange(owner, 2, sent(1, pulled=[4]))
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(MessageError, match=words):
         exchange(owner, rank, body)
     assert owner.parameters.rows == {}
 

@@ -17,9 +17,9 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.messages.shapes import shapes
-from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.owners.owned import OwnedPart
+from tnctl.cluster.transport.kinds import Kind
 from tnctl.cluster.workers import share
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure

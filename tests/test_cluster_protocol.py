@@ -1,4 +1,4 @@
-"""Frames and bodies between workers: what was written is read, anything else is refused."""
+"""Bodies of messages between workers: what was written is read, anything else is refused."""
 
 import random
 import struct
@@ -10,8 +10,7 @@ import pytest
 from tnctl.cluster.messages import exchange, replies
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange, parse_exchange
 from tnctl.cluster.messages.replies import Owned
-from tnctl.cluster.transport import frames
-from tnctl.cluster.transport.frames import Frame, FrameError, Kind
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 
 SHAPE = Shape(
@@ -21,67 +20,6 @@ SHAPE = Shape(
     statistics=3,
 )
 PUSHED, PULLED = Sizes(5, (3, 4, 1)), Sizes(9, (2, 5, 0))
-
-# ---- Frames ------------------------------------------------------------------
-
-
-def test_a_frame_is_what_was_sent():
-    frame = Frame(Kind.EXCHANGE, 2**63 + 5, 63, 7, (3, 5, 8), b"body")
-    received = frames.parse(frame.to_bytes())
-    assert received == frame and len(frame.header()) == frames.HEADER_BYTES
-    assert frame.header()[:8] == b"TNCF\x01\x00\x04\x00"
-    reply = Frame(Kind.REPLY, 5, 1, 7, body=b"body", held=frames.MOST_HELD)
-    assert frames.parse(reply.to_bytes()) == reply
-
-
-def test_a_body_is_not_copied():
-    received = frames.parse(bytearray(Frame(Kind.COMMAND, 1, 0, 1, body=b"body").to_bytes()))
-    assert isinstance(received.body, memoryview) and received.body.obj is not None
-
-
-def header(**fields):
-    """A header with some fields of another value."""
-    values = {
-        "magic": b"TNCF", "version": 1, "kind": Kind.REPLY, "generation": 4, "sender": 1,
-        "held": 0, "number": 3, "first": 0, "second": 0, "third": 0, "body": 0,
-    } | fields  # fmt: skip
-    return struct.pack("<4sHHQII5Q", *values.values())
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"magic": b"HTTP"}, "no frame of tnctl"),
-        ({"version": 2}, "version 2"),
-        ({"kind": 0}, "unknown kind 0"),
-        ({"kind": 99}, "unknown kind 99"),
-        ({"sender": 128}, "worker 128"),
-        ({"kind": Kind.RESEND, "held": 1}, "was held for 1 us, and is no reply"),
-        ({"generation": 0}, "generation 0"),
-        ({"kind": Kind.HELLO}, "generation 4"),
-        ({"number": 0}, "number 0"),
-        ({"first": 2, "second": 1, "third": 3}, "awaits 2, 1, 3"),
-        ({"third": 5}, "awaits 0, 0, 5"),
-        ({"body": 1 << 40}, "the limit is"),
-        ({"kind": Kind.RESEND, "body": 1}, "the limit is 0"),
-    ],
-)
-def test_a_wrong_header_is_refused(fields, words):
-    frames.unpack(header())
-    with pytest.raises(FrameError, match=words):
-        frames.unpack(header(**fields))
-
-
-def test_a_body_of_another_length_is_refused():
-    for body in (b"123", b"12345", b""):
-        with pytest.raises(FrameError, match="its header says 4"):
-            frames.parse(header(body=4) + body)
-    for length in (0, 1, 63):
-        with pytest.raises(FrameError, match=f"{length} bytes instead of 64"):
-            frames.parse(header()[:length])
-
-
-# ---- Bodies ------------------------------------------------------------------
 
 
 def fill(chance, value):
@@ -138,15 +76,14 @@ def bodies(chance, shape=SHAPE, pushed=PUSHED, pulled=PULLED):
 @pytest.mark.parametrize("shape", [SHAPE, Shape(SHAPE.tables, 4)], ids=["figures", "none"])
 def test_a_body_is_what_was_written(pushed, pulled, shape):
     for body, written, parse in bodies(np.random.default_rng(1), shape, pushed, pulled):
-        frame = frames.parse(Frame(Kind.EXCHANGE, 1, 0, 1, body=body).to_bytes())
-        received = parse(frame.body)
+        received = parse(bytes(body))
         np.testing.assert_equal(asdict(received), asdict(written))
         for array in arrays_of(received):
             assert array.flags.aligned and not (array.size and array.flags.writeable)
         parse(body)  # of a bytearray too
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             parse(bytes(body) + bytes(8))
-        with pytest.raises(FrameError):
+        with pytest.raises(MessageError):
             parse(bytes(body)[:-8])
 
 
@@ -161,18 +98,18 @@ def test_the_bytes_of_an_exchange_are_those_of_its_arrays():
 
 def test_what_a_worker_did_not_pull_is_not_pushed():
     body, _ = new_exchange(SHAPE, 1, PUSHED, PULLED)
-    with pytest.raises(FrameError, match=r"pushes 3 \+ 4 \+ 1 keys of 5 rows, pulled were 0 \+"):
+    with pytest.raises(MessageError, match=r"pushes 3 \+ 4 \+ 1 keys of 5 rows, pulled were 0 \+"):
         parse_exchange(SHAPE, Sizes(0, (0, 0, 0)), body)
-    with pytest.raises(FrameError, match="is of 7 dense weights and 3 statistics, this owner"):
+    with pytest.raises(MessageError, match="is of 7 dense weights and 3 statistics, this owner"):
         parse_exchange(Shape(SHAPE.tables, 8, True, 3), PUSHED, body)
-    with pytest.raises(FrameError, match="has 3 tables, the model has 2"):
+    with pytest.raises(MessageError, match="has 3 tables, the model has 2"):
         parse_exchange(Shape(SHAPE.tables[:2], 7, True, 3), PUSHED, body)
     keys_of_nothing, _ = new_exchange(SHAPE, 1, PUSHED, Sizes(0, (0, 1, 0)))
-    with pytest.raises(FrameError, match=r"pulls 0 \+ 1 \+ 0 keys of 0 rows"):
+    with pytest.raises(MessageError, match=r"pulls 0 \+ 1 \+ 0 keys of 0 rows"):
         parse_exchange(SHAPE, PUSHED, keys_of_nothing)
     for rate in (float("nan"), float("inf"), -1.0):
         body, _ = new_exchange(SHAPE, 1, PUSHED, PULLED, rate_factor=rate)
-        with pytest.raises(FrameError, match="rate factor"):
+        with pytest.raises(MessageError, match="rate factor"):
             parse_exchange(SHAPE, PUSHED, body)
 
 
@@ -219,17 +156,13 @@ def mutated(chance, body, others):
 def fuzz(rounds):
     chance = random.Random(rounds)
     made = list(bodies(np.random.default_rng(1)))
-    whole = [Frame(Kind.EXCHANGE, 1, 0, 9, (1, 2, 3), body).to_bytes() for body, _, _ in made]
     refused = 0
     for _ in range(rounds):
-        if chance.random() < 0.3:
-            text, parse = mutated(chance, chance.choice(whole), whole), frames.parse
-        else:
-            body, _, parse = chance.choice(made)
-            text = mutated(chance, body, [other for other, _, _ in made])
+        body, _, parse = chance.choice(made)
+        text = mutated(chance, body, [other for other, _, _ in made])
         try:
             received = parse(text)
-        except FrameError as error:
+        except MessageError as error:
             assert "\n" not in str(error) and 10 < len(str(error)) < 300
             refused += 1
         else:  # every array is within the bytes
@@ -251,10 +184,9 @@ def test_any_bytes_are_refused():
     for _ in range(2000):
         text = chance.randbytes(chance.randrange(200))
         for parse in (
-            frames.parse,
             lambda body: parse_exchange(SHAPE, PUSHED, body),
             lambda body: replies.parse_reply(SHAPE, PULLED, body),
             lambda body: replies.parse_read(SHAPE, body),
         ):
-            with pytest.raises(FrameError):
+            with pytest.raises(MessageError):
                 parse(text)

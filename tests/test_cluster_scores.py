@@ -8,17 +8,16 @@ from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.messages import commands, scores
+from tnctl.cluster.messages import commands
 from tnctl.cluster.node import Node
-from tnctl.cluster.rank_0 import building
-from tnctl.cluster.workers.worker import Worker
+from tnctl.cluster.rank_0 import building, scoring
+from tnctl.cluster.workers.worker import UnitsScored, Worker
+from tnctl.data.file_pieces import BadRows
 from tnctl.errors import Failure
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.split_scoring import score
 
-HEADS = ["a", "b"]
-EVERY = tuple(scores.TYPES)
+EVERY = ("logits", "labels", "weight", "reference", "group")
 
 
 def examples(draws, rows, names=EVERY):
@@ -29,7 +28,7 @@ def examples(draws, rows, names=EVERY):
         "reference": draws.normal(size=rows),
         "group": draws.integers(0, 2**63, rows).astype(np.uint64),
     }
-    return Scored(HEADS, **{name: arrays[name] for name in names})
+    return {name: arrays[name] for name in names}
 
 
 def dealt(whole, rows, workers):
@@ -39,53 +38,57 @@ def dealt(whole, rows, workers):
         units = range(rank, len(rows), workers)
         chosen = [np.arange(ends[unit] - rows[unit], ends[unit]) for unit in units]
         taken = np.concatenate(chosen or [np.empty(0, int)]).astype(int)
-        arrays = {name: array[taken] for name, array in scores.arrays_of(whole).items()}
-        yield Scored(HEADS, **arrays), [rows[unit] for unit in units]
+        yield {name: array[taken] for name, array in whole.items()}, [rows[unit] for unit in units]
 
 
-def gathered(by_worker, requested=None):
-    """What rank 0 puts together; a request is answered when it is waited for."""
+class Sending:
+    """Workers with examples; a request is answered when it is waited for."""
 
-    def request(name, blocks):
-        for rank, (first, rows) in blocks.items():
-            block = scores.arrays_of(by_worker[rank][0])[name][first : first + rows]
-            if requested is not None:
-                requested.append(block.nbytes)
+    def __init__(self, by_worker):
+        self.by_worker, self.most = by_worker, 0
+
+    def send(self, method, given):
+        assert method is Worker.read_scores
+        for rank, (name, first, rows) in given.items():
+            self.most = max(self.most, rows)
+            block = self.by_worker[rank][0][name][first : first + rows]
             yield lambda block=block: block
 
-    return scores.gathered(
-        len(HEADS),
-        [rows for _, rows in by_worker],
-        [tuple(scores.arrays_of(scored)) for scored, _ in by_worker],
-        request,
-        lambda: None,
-    )
+
+def gathered(by_worker, most=10):
+    """What rank 0 puts together."""
+    cluster = Sending(by_worker)
+    scored = [
+        UnitsScored(rows=rows, arrays=tuple(arrays), skipped=BadRows(), examples=0, present={},
+                    ids={})
+        for arrays, rows in by_worker
+    ]  # fmt: skip
+    together = scoring._gathered(cluster, scored, most, lambda: None)
+    assert cluster.most <= most
+    return together
 
 
 @pytest.mark.parametrize("names", [EVERY, ("logits", "labels"), ("logits", "labels", "group")])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_examples_are_put_together_in_the_order_of_units(monkeypatch, workers, names):
+def test_examples_are_put_together_in_the_order_of_units(workers, names):
     draws = np.random.default_rng(workers)
-    monkeypatch.setattr(scores, "BLOCK_BYTES", 600)
     for _ in range(20):
         rows = [3, *draws.integers(0, 40, draws.integers(0, 12)).tolist()]
-        whole, requested = examples(draws, sum(rows), names), []
-        by_worker = list(dealt(whole, rows, workers))
-        together = gathered(by_worker, requested)
+        whole = examples(draws, sum(rows), names)
+        together = gathered(list(dealt(whole, rows, workers)))
         assert tuple(together) == names
         for name, array in together.items():
-            expected = getattr(whole, name)
+            expected = whole[name]
             assert array.dtype == expected.dtype and array.shape == expected.shape
             assert array.tobytes() == expected.tobytes()
-        assert all(size <= 600 for size in requested)
 
 
 def test_workers_without_examples_have_no_say_in_their_columns():
     draws = np.random.default_rng(0)
     whole = examples(draws, 5)
-    nothing = Scored(HEADS, np.empty((0, 2), np.float32), np.empty((0, 2), np.float32))
+    nothing = {name: np.empty((0, 2), np.float32) for name in ("logits", "labels")}
     together = gathered([(nothing, [0]), (whole, [5]), (nothing, [])])
-    assert together["group"].tobytes() == whole.group.tobytes()
+    assert together["group"].tobytes() == whole["group"].tobytes()
 
 
 def test_examples_that_do_not_fit_together_are_refused():
@@ -93,18 +96,9 @@ def test_examples_that_do_not_fit_together_are_refused():
     first, second = examples(draws, 5), examples(draws, 4, ("logits", "labels"))
     with pytest.raises(Failure, match=r"different columns: .*group"):
         gathered([(first, [5]), (second, [4])])
-    names = tuple(scores.arrays_of(second))
-    for wrong in (np.empty((3, 2), np.float32), np.empty((4, 2)), np.empty(8, np.float32)):
-        with pytest.raises(
-            Failure, match=r"worker 0 sent logits of .*, instead of float32 \(4, 2\)"
-        ):
-            scores.gathered(
-                2,
-                [[4], [4]],
-                [names] * 2,
-                lambda *_, wrong=wrong: [lambda: wrong] * 2,
-                lambda: None,
-            )
+    for wrong in (np.empty((3, 2), np.float32), np.empty((1, 2), np.float32)):
+        with pytest.raises(ValueError, match="cannot reshape"):
+            gathered([({"logits": wrong}, [4])])
 
 
 def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
@@ -116,12 +110,11 @@ def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
     assert worker.read_scores("labels", 2, 3).tolist() == [2, 3, 4]
     with pytest.raises(Failure, match="1 labels from 0 on were requested, there are 0"):
         worker.read_scores("labels", 0, 1)
-    worker.node.close()
 
 
 def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
     """Blocks of 3 rows, a command for each unit, and one for each text of a vocabulary."""
-    monkeypatch.setattr(scores, "BLOCK_BYTES", 3 * 16)
+    monkeypatch.setattr(scoring, "BLOCK_BYTES", 3 * 16)
     for module in (commands, building):
         monkeypatch.setattr(module, "PER_COMMAND", 1)
     for split in ("validation", "test"):

@@ -18,7 +18,7 @@ from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.messages.squares import new_squares
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import Kind
+from tnctl.cluster.transport.kinds import Kind
 from tnctl.cluster.transport.once import Answers
 from tnctl.tables import ExactSum
 

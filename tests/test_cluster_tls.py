@@ -11,11 +11,11 @@ import grpc
 import pytest
 from cluster_commands import Training, trained_once
 from env_commands import Scheduled, free_port, of_tnctl
-from test_streams import SECONDS, TOKEN, Worker
+from test_rpc import METADATA, SECONDS, Worker
 from tls_files import make_authority, make_certificate, openssl
 
 from tnctl import schema
-from tnctl.cluster.transport import certificates, streams
+from tnctl.cluster.transport import certificates, rpc
 from tnctl.errors import UserError
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl command")
@@ -98,16 +98,13 @@ def make(pem):
 
 
 @pytest.mark.parametrize("given", [{}, {"name": "named", "override": "workers"}])
-def test_frames_pass_encrypted_connections(make, given):
-    accepts, dials = make(0, **given), make(1, **given)
-    dials.endpoint.connect(0, accepts.address)
-    dials.until_event("connected", 0)
+def test_calls_pass_encrypted_connections(make, given):
+    first, second = make(0, **given), make(1, **given)
     content = os.urandom(3_000_000)
-    for sender, receiver, peer in ((accepts, dials, 1), (dials, accepts, 0)):
-        sender.until_event("connected", peer)
-        sender.endpoint.send(peer, [content])
-        receiver.until(lambda receiver=receiver: receiver.frames)
-        assert receiver.frames[0][1] == content
+    for caller, other, peer in ((first, second, 1), (second, first, 0)):
+        caller.connect(peer, other.address)
+        caller.until_event("connected", f"process {peer}")
+        assert caller.call(peer, content).result(SECONDS).body == content
 
 
 @pytest.mark.parametrize(("accepting", "dialing", "reason"), [
@@ -118,7 +115,7 @@ def test_frames_pass_encrypted_connections(make, given):
 ])  # fmt: skip
 def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason):
     accepts, dials = make(0, **accepting), make(1, **dialing)
-    dials.endpoint.connect(0, accepts.address)
+    dials.connect(0, accepts.address)
     cluster_commands.until(lambda: dials.endpoint.failure(0), SECONDS)
     assert reason in dials.endpoint.failure(0)
     assert dials.endpoint.mistakes(SECONDS) == {0: dials.endpoint.failure(0)}
@@ -134,10 +131,9 @@ def test_a_client_with_the_token_and_no_certificate_is_refused(make, pem, shown)
         own_files = [(pem / f"{shown}.{kind}").read_bytes() for kind in ("key", "pem")]
     credentials = grpc.ssl_channel_credentials(authority, *own_files)
     with grpc.secure_channel(accepts.address, credentials) as channel:
-        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
-        metadata = ((streams.TOKEN, TOKEN), (streams.PEER, "1"))
+        call = channel.unary_unary(f"/{rpc.SERVICE}/Call")
         with pytest.raises(grpc.RpcError) as refused:
-            list(call(iter(()), metadata=metadata, timeout=SECONDS))
+            call(b"", metadata=METADATA, timeout=SECONDS)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE and not accepts.events
 
 
@@ -170,10 +166,10 @@ def ask(port, pem, shown):
         own_files = [(pem / f"{shown}.{kind}").read_bytes() for kind in ("key", "pem")]
     credentials = grpc.ssl_channel_credentials((pem / "authority.pem").read_bytes(), *own_files)
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
-        call = channel.stream_stream(f"/{streams.SERVICE}/{streams.METHOD}")
-        metadata = ((streams.TOKEN, env_commands.TOKEN), (streams.PEER, "1"))
+        call = channel.unary_unary(f"/{rpc.SERVICE}/Call")
+        metadata = ((rpc.TOKEN, env_commands.TOKEN), (rpc.PEER, "1"))
         with pytest.raises(grpc.RpcError) as refused:
-            list(call(iter(()), metadata=metadata, timeout=SECONDS))
+            call(b"", metadata=metadata, timeout=SECONDS)
     return refused.value.code()
 
 

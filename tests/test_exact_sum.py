@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tnctl.cluster.messages.squares import add_squares, new_squares
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.tables import DenseTable, ExactSum, Pool, RowOptimizer, clipping_factor
 
 SIZES = [5000, 3, 12_289, 40]
@@ -86,7 +86,7 @@ def test_squares_that_do_not_fit_are_refused(gradients, change, words):
     [squares] = sums_of_slices(table, flat, [0, len(flat)])
     body = new_squares(7, [squares, ExactSum()])
     mine = [ExactSum(), ExactSum()]
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(MessageError, match=words):
         add_squares(7, mine, change(bytes(body)))
     add_squares(7, mine, body)
     assert mine[0].total() == squares.total() and mine[1].total() == 0

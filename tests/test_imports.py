@@ -121,9 +121,9 @@ def test_data_knows_tensorflow_only_to_decode_records():
     assert users == {"tnctl.data.formats.tfrecord_files"}
 
 
-def test_only_the_streams_of_a_cluster_know_grpc():
+def test_only_the_calls_of_a_cluster_know_grpc():
     users = {name_of(path) for path in FILES if "grpc" in imports_of(path)}
-    assert users == {"tnctl.cluster.transport.streams"}
+    assert users == {"tnctl.cluster.transport.rpc"}
 
 
 def test_only_model_loads_recipes():

@@ -98,8 +98,6 @@ def cluster(conf, workers):
     finally:
         for thread in threads:
             thread.join(30)
-        for node in nodes:
-            node.close()
 
 
 def trained_together(conf, workers):

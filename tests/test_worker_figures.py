@@ -18,7 +18,7 @@ from tnctl.cluster.messages import work
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.barrier import Barrier
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.documents import parse
 from tnctl.training import observers
 from tnctl.training.observers import WorkerWatch, line_of, scalars_of
@@ -122,7 +122,7 @@ def test_a_report_that_no_worker_makes_is_refused(value):
     for place in range(work.REPORTED):
         written.work[:] = 1.0
         written.work[place] = value
-        with pytest.raises(FrameError, match="worker 1: an exchange reports seconds or bytes"):
+        with pytest.raises(MessageError, match="worker 1: an exchange reports seconds or bytes"):
             Barrier(SHAPE, 2, NoRows()).exchange(1, body, 1)
     written.work[:] = 2.0**53
     Barrier(SHAPE, 2, NoRows()).exchange(1, body, 1)

@@ -34,7 +34,7 @@ from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.cluster.transport.once import Envelope, Reply
 from tnctl.cluster.transport.rpc import CallRefused, Endpoint
 from tnctl.cluster.worker_errors import (
@@ -170,7 +170,7 @@ class Member:
             self._lose(f"the address of worker 0, {assignment.rank_0}: {error.strerror}")
             raise
 
-    def _say_hello(self, process: str) -> None:
+    def _say_hello(self, _: str) -> None:
         """Another rank than 0, connected to rank 0: join, and wait for the welcome."""
         with self._change:
             self._connected.add(0)
@@ -182,7 +182,7 @@ class Member:
                 if self._farewell_of(body):
                     return
                 self._take(parse_welcome(body, self._hello))
-            except (CallRefused, FrameError) as error:
+            except (CallRefused, MessageError) as error:
                 self._lose(f"{self._name(0)} does not welcome this process: {error}")
 
         reply.add_done_callback(take)
@@ -226,7 +226,7 @@ class Member:
         """Whether a reply is a problem that ends this process, which has no node yet."""
         try:
             problem = parse_problem(body)
-        except FrameError:
+        except MessageError:
             return False
         say(f"tnctl {self._command}: {problem.message}")
         os._exit(problem.exit_code)
@@ -242,7 +242,7 @@ class Member:
                 raise NotWelcome(f"{self._name(peer)} says that it is another one")
         except NotWelcome as error:
             if self._node is not None:  # it cannot harm those that train
-                raise FrameError(str(error)) from error
+                raise MessageError(str(error)) from error
             self._fail_all(f"refused {self._name(peer)}: {error}")
         except StartedAgain as error:
             if (liveness := self._liveness) is None:
@@ -289,7 +289,7 @@ class Member:
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
         """Another process makes a numbered call, in its generation."""
         if envelope.caller != peer:
-            raise FrameError(f"it calls as {self._name(envelope.caller)}")
+            raise MessageError(f"it calls as {self._name(envelope.caller)}")
         with self._change:
             self._change.wait_for(lambda: self._node is not None)
         assert self._node is not None

@@ -20,7 +20,7 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import Given, Method, Respond
 from tnctl.cluster.owners.owner import Owner
-from tnctl.cluster.transport.frames import BODY_LIMITS, NOTICES, Body, Kind
+from tnctl.cluster.transport.kinds import BODY_LIMITS, NOTICES, Body, Kind
 from tnctl.cluster.transport.once import Answers, Calls, Envelope, Reply
 from tnctl.cluster.worker_errors import is_unexpected, of_worker, show_traceback
 from tnctl.errors import Failure, UserError
@@ -110,7 +110,7 @@ class Node:
         """Take the reply to a request."""
         seconds = time.perf_counter() - sent
         if (error := reply.exception()) is not None:
-            self.fail(Failure(f"{self.membership.name(rank)} refuses a message: {error}"))
+            self._fail(Failure(f"{self.membership.name(rank)} refuses a message: {error}"))
             return
         received = reply.result()
         with self._lock:
@@ -183,6 +183,8 @@ class Node:
                 take(body, lambda answer: self._reply(peer, reply, answer))
             else:
                 self._own(peer, kind, body, reply)
+        except UserError as error:
+            self._fail(error)  # it names the worker whose request it was
         except Exception as error:
             if is_unexpected(error):
                 show_traceback(error)
@@ -258,10 +260,13 @@ class Node:
         It is an error that names the worker, unless another one was reported before.
         """
         failure = self._named(error)
-        if self._error is None:
-            self._fail_others(problem_of(failure))
-        self.end(failure)
+        self._fail(failure)
         return failure
+
+    def _fail(self, error: UserError) -> None:
+        if self._error is None:
+            self._fail_others(problem_of(error))
+        self.end(error)
 
     def end(self, error: UserError) -> None:
         """From now on nothing is requested any more, and whoever waits gets the error."""

@@ -8,7 +8,7 @@ import traceback
 from tnctl import files
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import ONLY_WORKERS, Membership
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure, UserError, shortened
 from tnctl.masking import masked
 from tnctl.ownership import WORKER_LOGS
@@ -74,7 +74,7 @@ def ending_of(rank: int, membership: Membership, error: Exception) -> UserError:
 
 def is_unexpected(error: BaseException) -> bool:
     """Whether an error is a bug of tnctl, a recipe or a library, whose traceback is needed."""
-    expected = (UserError, FrameError, NotFiniteError, NotOwnedError)
+    expected = (UserError, MessageError, NotFiniteError, NotOwnedError)
     return not isinstance(error, expected) and not is_out_of_memory(error)
 
 

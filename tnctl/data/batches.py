@@ -69,7 +69,7 @@ def _concatenated(parts: Sequence[Any]) -> Any:
 def _joined_offsets(parts: Sequence[Uint32s]) -> Uint32s:
     offsets = np.zeros(sum(len(part) - 1 for part in parts) + 1, np.uint32)
     at = 0
-    for part in parts:  # a window has tens of millions, so none but the result is as long
+    for part in parts:  # in place: a window has tens of millions
         offsets[at + 1 : at + len(part)] = part[1:] + offsets[at]
         at += len(part) - 1
     return offsets

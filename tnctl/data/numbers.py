@@ -62,7 +62,6 @@ def as_numpy(array: pa.Array) -> NDArray[Any]:
 
 def is_null(array: pa.Array) -> Bools:
     """Which values [n] are null: bool [n]."""
-    # Arrow counts them once; most columns have none.
     return as_numpy(array.is_null()) if array.null_count else np.zeros(len(array), bool)
 
 

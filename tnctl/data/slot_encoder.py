@@ -91,7 +91,7 @@ class HashIds:
             return Ids(np.zeros(len(array), np.uint64), missing)
         ids = hashes(array, self.slot.seed)
         for text in self.missing_parts if several else self.missing_texts:
-            missing |= ids == text  # for so few, numpy's isin takes thrice as long
+            missing |= ids == text  # numpy's isin takes thrice as long
         return Ids(ids, missing)
 
     def _of_dictionary(self, array: pa.DictionaryArray, where: Where, several: bool) -> Ids:

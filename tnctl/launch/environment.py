@@ -13,7 +13,7 @@ from tnctl import documents
 from tnctl.cluster.joining import addresses
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.transport.frames import MOST_WORKERS
+from tnctl.cluster.transport.kinds import MOST_WORKERS
 from tnctl.documents import Count, DocumentError, Text
 from tnctl.errors import UserError, quoted, refuse_if
 from tnctl.progress import say

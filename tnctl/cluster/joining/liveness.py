@@ -24,7 +24,7 @@ class Liveness:
     """Which processes are alive: each is connected, and this one was not stopped.
 
     All times are shares of `timeout`, the seconds within which a loss is noticed. gRPC ends the
-    connection of a process that is stopped or cut off within 3 tenths; one that is away for 5
+    connection of a process that is stopped or cut off within 4 tenths; one that is away for 5
     tenths ends the generation. The rest is for the way and for the process to end. Whoever sends
     or writes asks `check` before.
     """

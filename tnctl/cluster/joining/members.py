@@ -2,7 +2,7 @@
 
 All need the token of the run, the same tnctl, conf and recipe. The welcome names the
 generation (liveness.py) and the address of each worker, so that they connect to each other. The
-bodies of these frames, and those of errors, are JSON.
+bodies of these messages, and those of errors, are JSON.
 """
 
 import hmac
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tnctl import documents
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.transport.frames import MOST_MEMBERS, MOST_WORKERS, Body, FrameError
+from tnctl.cluster.transport.kinds import MOST_MEMBERS, MOST_WORKERS, Body, MessageError
 from tnctl.documents import Hash, Sha256, Text
 from tnctl.errors import Failure, UserError, quoted
 
@@ -113,7 +113,7 @@ def to_body(document: Hello | Welcome | Problem) -> bytes:
 
 
 def parse_problem(body: Body) -> Problem:
-    """The problem in the body of a fatal frame. Raises FrameError."""
+    """The problem in the body of a fatal frame. Raises MessageError."""
     return _parsed(Problem, body)
 
 
@@ -168,25 +168,25 @@ class Roster:
 
 
 def parse_welcome(body: Body, hello: Hello) -> Welcome:
-    """The welcome in a body, for the worker that sent a hello. Raises FrameError."""
+    """The welcome in a body, for the worker that sent a hello. Raises MessageError."""
     welcome = _parsed(Welcome, body)
     if (
         not len(welcome.addresses) == len(welcome.processes) == hello.membership.size
         or int(welcome.generation, 16) == 0
     ):
-        raise FrameError(
+        raise MessageError(
             f"rank 0 welcomes {len(welcome.addresses)} workers to generation "
             f"{welcome.generation}, this one is of {hello.membership.size}"
         )
     if welcome.processes[hello.rank] != hello.process:
-        raise FrameError(f"rank 0 welcomes another process as worker {hello.rank}")
+        raise MessageError(f"rank 0 welcomes another process as worker {hello.rank}")
     return welcome
 
 
 def _agreeing(expected: Hello, body: Body) -> Hello:
     try:
         hello = _parsed(Hello, body)
-    except FrameError as error:
+    except MessageError as error:
         raise NotWelcome(f"no hello of a worker ({error})") from error
     # Before anything else of it is used, and in a time that does not depend on the token.
     if not hmac.compare_digest(hello.token.encode(errors="replace"), expected.token.encode()):
@@ -215,12 +215,12 @@ def _parsed(kind: type[_Document], body: Body) -> _Document:
     try:
         return documents.parse(kind, bytes(body))
     except documents.DocumentError as error:
-        raise FrameError(str(error)) from error
+        raise MessageError(str(error)) from error
 
 
 @dataclass
 class Refusals:
-    """Counts connections and frames that are refused, and says which of them are to be logged."""
+    """Counts connections and messages that are refused, and says which of them are to be logged."""
 
     count: int = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.tables import from_bfloat16, to_bfloat16
 
 Floats = NDArray[np.float32]
@@ -39,9 +39,9 @@ class Views:
 
 
 def unpack_fixed(name: str, struct: Struct, body: Body) -> tuple[Any, ...]:
-    """The fixed part at the start of a body. Raises FrameError."""
+    """The fixed part at the start of a body. Raises MessageError."""
     if len(body) < struct.size:
-        raise FrameError(f"{name} has {len(body):,} bytes, the least is {struct.size}")
+        raise MessageError(f"{name} has {len(body):,} bytes, the least is {struct.size}")
     return struct.unpack_from(body)
 
 
@@ -56,25 +56,25 @@ def pack_entries(
 def unpack_entries(
     name: str, struct: Struct, body: Body, start: int, tables: int, expected: int
 ) -> Iterator[tuple[int, ...]]:
-    """The entries of all tables, whose number must be as expected. Raises FrameError."""
+    """The entries of all tables, whose number must be as expected. Raises MessageError."""
     if tables != expected:
-        raise FrameError(f"{name} has {tables:,} tables, the model has {expected:,}")
+        raise MessageError(f"{name} has {tables:,} tables, the model has {expected:,}")
     end = start + tables * struct.size
     if len(body) < end:
-        raise FrameError(f"{name} has {len(body):,} bytes, the least is {end:,}")
+        raise MessageError(f"{name} has {len(body):,} bytes, the least is {end:,}")
     return struct.iter_unpack(memoryview(body)[start:end])
 
 
 def check_flags(name: str, flags: int, known: int) -> None:
-    """Refuse bits that have no meaning. Raises FrameError."""
+    """Refuse bits that have no meaning. Raises MessageError."""
     if flags & ~known:
-        raise FrameError(f"{name} has unknown flags ({flags:#x})")
+        raise MessageError(f"{name} has unknown flags ({flags:#x})")
 
 
 def check_length(name: str, body: Body, expected: int) -> None:
-    """Refuse a body that its arrays do not fill exactly. Raises FrameError."""
+    """Refuse a body that its arrays do not fill exactly. Raises MessageError."""
     if len(body) != expected:
-        raise FrameError(f"{name} has {len(body):,} bytes, its lengths make {expected:,}")
+        raise MessageError(f"{name} has {len(body):,} bytes, its lengths make {expected:,}")
 
 
 def write_floats(to: WireFloats, values: Floats) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tnctl import documents
 from tnctl.cluster.messages import named_arrays
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
 
 Given = ParamSpec("Given")
@@ -25,8 +25,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Method = Callable[Concatenate[Any, Given], Result]
 Respond = Callable[[Body], None]
 
-# Units or texts of one command. Parsing keeps all threads of a process from running, and so the
-# heartbeats: 10,000 units take 0.1 s.
+# Units or texts of one command. Parsing keeps all threads of a process from running: 10,000 units
+# take 0.1 s.
 PER_COMMAND = 10_000
 BLOCK_BYTES = 16 << 20  # of an array that is too large for one command or reply
 _NAME, _JSON = "command", "json"  # of the metadata that has the name, and the array with a document
@@ -57,8 +57,8 @@ class Values:
             if arrays.keys() != self._arrays.keys() or not all(
                 issubclass(array.dtype.type, self._arrays[name]) for name, array in arrays.items()
             ):
-                raise FrameError("it has other arrays")
-        except (FrameError, documents.DocumentError) as error:
+                raise MessageError("it has other arrays")
+        except (MessageError, documents.DocumentError) as error:
             raise Failure(f"a message of another worker is wrong: {error}") from error
         return {name: values[name] for name in self.names}
 
@@ -82,8 +82,6 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-COMPLETING: list[Callable[..., Any]] = []
-"""those that complete checkpoints: a thread runs them, while the main thread trains"""
 
 
 def command(method: Function) -> Function:
@@ -94,12 +92,6 @@ def command(method: Function) -> Function:
     """
     COMMANDS[method.__name__] = Command(method)
     return method
-
-
-def completing_command(method: Function) -> Function:
-    """The same, of a method that completes checkpoints."""
-    COMPLETING.append(method)
-    return command(method)
 
 
 def request(method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwargs) -> bytearray:
@@ -113,7 +105,7 @@ def request(method: Method[Given, Any], *args: Given.args, **kwargs: Given.kwarg
 def name_of(body: Body) -> str:
     """The name of the method that a body asks for, without a look at the arguments.
 
-    Raises FrameError.
+    Raises MessageError.
     """
     return named_arrays.metadata_of(body).get(_NAME, "")
 

@@ -29,7 +29,7 @@ from tnctl.cluster.messages.arrays import (
     unpack_fixed,
 )
 from tnctl.cluster.messages.work import REPORTED, Work
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
 
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
@@ -200,16 +200,16 @@ def parse_exchange(
     """The exchange in a body, whose push must be of what the worker pulled before.
 
     With `or_nothing` it may also push nothing. Its arrays are views of the body. What is in them is
-    not checked. Raises FrameError.
+    not checked. Raises MessageError.
     """
     step, loss, rate, flags, pushed_rows, rows, tables, dense, statistics = unpack_fixed(
         _NAME, _FIXED, body
     )
     check_flags(_NAME, flags, _PAUSE | _NEXT | _DRAIN)
     if not (math.isfinite(rate) and rate >= 0):
-        raise FrameError(f"{_NAME} has the rate factor {rate}")
+        raise MessageError(f"{_NAME} has the rate factor {rate}")
     if (dense, statistics) != (shape.dense, shape.statistics):
-        raise FrameError(
+        raise MessageError(
             f"{_NAME} is of {dense:,} dense weights and {statistics:,} statistics, this owner has "
             f"{shape.dense:,} and {shape.statistics:,}"
         )
@@ -217,9 +217,9 @@ def parse_exchange(
     pushed = Sizes(pushed_rows, tuple(pushed for pushed, _ in counts))
     pulled = Sizes(rows, tuple(pulled for _, pulled in counts))
     if pushed != pulled_before and not (or_nothing and pushed == no_batch(shape)):
-        raise FrameError(f"{_NAME} pushes {_text(pushed)}, pulled were {_text(pulled_before)}")
+        raise MessageError(f"{_NAME} pushes {_text(pushed)}, pulled were {_text(pulled_before)}")
     if not rows and any(pulled.keys):
-        raise FrameError(f"{_NAME} pulls {_text(pulled)}")
+        raise MessageError(f"{_NAME} pulls {_text(pulled)}")
     check_length(_NAME, body, _size(shape, pushed, pulled))
     work, push, keys = _views(shape, pushed, pulled, loss, body)
     if shape.halves:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tnctl import documents
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.documents import Name, Text
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of an array
@@ -65,12 +65,12 @@ def packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> b
 
 
 def metadata_of(body: Body) -> dict[str, str]:
-    """The metadata of a body, whose arrays are not looked at. Raises FrameError."""
+    """The metadata of a body, whose arrays are not looked at. Raises MessageError."""
     return _header(body)[0]
 
 
 def parse(body: Body) -> Arrays:
-    """The arrays of a body: views, not copies. Raises FrameError.
+    """The arrays of a body: views, not copies. Raises MessageError.
 
     A header must be, byte for byte, the one that is written for its arrays. So none of them
     overlaps another one, is missing or is there twice.
@@ -78,30 +78,30 @@ def parse(body: Body) -> Arrays:
     metadata, kinds = _header(body)
     start, places, size = _layout(kinds, metadata)
     if body[: len(start)] != start:
-        raise FrameError("a message has another header than its arrays need")
+        raise MessageError("a message has another header than its arrays need")
     if len(body) != size:
-        raise FrameError(f"a message has {len(body):,} bytes, its arrays make {size:,}")
+        raise MessageError(f"a message has {len(body):,} bytes, its arrays make {size:,}")
     arrays = _views(body, kinds, places)
     for name, array in arrays.items():
         if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
-            raise FrameError(f"a message has other values than 0 and 1 in the array {name}")
+            raise MessageError(f"a message has other values than 0 and 1 in the array {name}")
     return arrays
 
 
 def _header(body: Body) -> tuple[dict[str, str], dict[str, Kind]]:
     length = _LENGTH.unpack_from(body)[0] if len(body) > _LENGTH.size else 0
     if not 0 < length <= min(len(body) - _LENGTH.size, MOST_HEADER_BYTES):
-        raise FrameError(f"a message of {len(body):,} bytes has a header of {length:,}")
+        raise MessageError(f"a message of {len(body):,} bytes has a header of {length:,}")
     text = bytes(body[_LENGTH.size : _LENGTH.size + length])
     try:
         entries: dict[str, Any] = documents.parse(_HEADER, text)
     except documents.DocumentError as error:
-        raise FrameError("a message has a header that describes no arrays") from error
+        raise MessageError("a message has a header that describes no arrays") from error
     metadata = entries.pop(_METADATA, None)
     # What is dropped here is missing in the header that `parse` compares.
     arrays = {name: entry for name, entry in entries.items() if isinstance(entry, _Entry)}
     if not isinstance(metadata, dict):
-        raise FrameError("a message has no metadata")
+        raise MessageError("a message has no metadata")
     return metadata, {name: (DTYPES[entry.dtype], entry.shape) for name, entry in arrays.items()}
 
 

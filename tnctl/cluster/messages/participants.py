@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from struct import Struct
 
 from tnctl.cluster.messages.arrays import check_length, unpack_fixed
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 
 _FIXED = Struct("<QQ")  # step, a bit for each rank
 _NAME = "a notice of participants"
@@ -16,10 +16,10 @@ def new_participants(step: int, ranks: Iterable[int]) -> bytes:
 
 
 def parse_participants(body: Body, workers: int, least: int) -> tuple[int, frozenset[int]]:
-    """The step and the ranks, at least so many, rank 0 among them. Raises FrameError."""
+    """The step and the ranks, at least so many, rank 0 among them. Raises MessageError."""
     step, bits = unpack_fixed(_NAME, _FIXED, body)
     check_length(_NAME, body, _FIXED.size)
     ranks = frozenset(rank for rank in range(64) if bits >> rank & 1)
     if 0 not in ranks or len(ranks) < least or max(ranks) >= workers:
-        raise FrameError(f"{_NAME} names {sorted(ranks)} of {workers} workers")
+        raise MessageError(f"{_NAME} names {sorted(ranks)} of {workers} workers")
     return step, ranks

@@ -34,13 +34,12 @@ class PredictionBlocks:
         """Predict units of a split; how many blocks each unit has."""
         counts = []
         for unit in units:
-            before, after = len(self._ends), len(self._ends)
+            first = len(self._ends)
             for table in predicted_windows(inference, conf, split, unit, skipped):
                 rows = max(BLOCK_BYTES * table.num_rows // max(table.nbytes, 1), 1)
                 for start in range(0, table.num_rows, rows):
                     self._add(table.slice(start, rows))
-                after = len(self._ends)
-            counts.append(after - before)
+            counts.append(len(self._ends) - first)
         return tuple(counts)
 
     def read(self, number: int) -> NDArray[np.uint8]:

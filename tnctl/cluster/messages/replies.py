@@ -24,7 +24,7 @@ from tnctl.cluster.messages.arrays import (
     unpack_fixed,
 )
 from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_size, keys_views, no_batch
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 
 _PAUSED, _ANY_NEXT, _LEFT_OUT = 1, 2, 4  # flags of a reply
 _DENSE = 1  # flag of a read, and of its reply
@@ -130,13 +130,13 @@ def new_reply(
 
 
 def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
-    """The reply in a body, to an exchange that pulled these sizes. Raises FrameError."""
+    """The reply in a body, to an exchange that pulled these sizes. Raises MessageError."""
     name = "the reply to an exchange"
     step, rows, flags, tables, dense, reserved, *totals = unpack_fixed(name, _REPLY, body)
     check_flags(name, flags, _PAUSED | _ANY_NEXT | _LEFT_OUT)
     check_flags(name, reserved, 0)
     if not all(math.isfinite(total) and total >= 0 for total in totals):
-        raise FrameError(f"{name} has seconds or bytes that are NaN, infinite or below 0")
+        raise MessageError(f"{name} has seconds or bytes that are NaN, infinite or below 0")
     paused, left_out = bool(flags & _PAUSED), bool(flags & _LEFT_OUT)
     has_nothing = paused or left_out
     sizes = no_batch(shape) if has_nothing else pulled
@@ -144,12 +144,12 @@ def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
     keys = tuple(entry[0] for entry in entries)
     expected = shape.dense if sizes.rows else 0
     if (keys, dense) != (sizes.keys, expected):
-        raise FrameError(
+        raise MessageError(
             f"{name} has {list(keys)} rows and {dense:,} dense weights instead of "
             f"{list(sizes.keys)} and {expected:,}"
         )
     if rows < sizes.rows or (has_nothing and rows):
-        raise FrameError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
+        raise MessageError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
     check_length(name, body, _reply_size(shape, sizes))
     views, floats = _reply_views(shape, sizes, body)
     if shape.halves:
@@ -193,7 +193,7 @@ def new_read(shape: Shape, keys: Sequence[int], *, dense: bool) -> tuple[bytearr
 
 
 def parse_read(shape: Shape, body: Body) -> Read:
-    """The read in a body. Raises FrameError."""
+    """The read in a body. Raises MessageError."""
     name = "a read"
     flags, keys = _flags_and_keys(name, shape, body)
     check_length(name, body, _read_size(keys))
@@ -211,11 +211,11 @@ def new_read_reply(
 
 
 def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body) -> ReadReply:
-    """The reply in a body, to a read of so many keys per table. Raises FrameError."""
+    """The reply in a body, to a read of so many keys per table. Raises MessageError."""
     name = "the reply to a read"
     flags, received = _flags_and_keys(name, shape, body)
     if (bool(flags & _DENSE), received) != (dense, list(keys)):
-        raise FrameError(f"{name} has {received} rows instead of {list(keys)}")
+        raise MessageError(f"{name} has {received} rows instead of {list(keys)}")
     check_length(name, body, _read_reply_size(shape, keys, dense))
     return _read_reply_views(shape, keys, dense, body)
 
@@ -223,11 +223,11 @@ def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body)
 def answer_read(
     shape: Shape, rank: int, body: Body, fill: Callable[[Read, ReadReply], None]
 ) -> bytearray:
-    """The body that answers the read of a worker. Raises FrameError, which names it."""
+    """The body that answers the read of a worker. Raises MessageError, which names it."""
     try:
         read = parse_read(shape, body)
-    except FrameError as error:
-        raise FrameError(f"worker {rank}: {error}") from error
+    except MessageError as error:
+        raise MessageError(f"worker {rank}: {error}") from error
     answer, reply = new_read_reply(shape, [len(keys.ids) for keys in read.keys], dense=read.dense)
     fill(read, reply)
     return answer

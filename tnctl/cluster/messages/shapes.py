@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import Shape, TableShape
-from tnctl.cluster.transport.frames import BODY_LIMITS, Kind
+from tnctl.cluster.transport.kinds import BODY_LIMITS, Kind
 from tnctl.errors import Failure
 from tnctl.model.layout import TableLayout
 from tnctl.model.parameter_tables import MovingStatistics, ParameterTables

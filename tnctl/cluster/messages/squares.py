@@ -16,7 +16,7 @@ from tnctl.cluster.messages.arrays import (
     unpack_entries,
     unpack_fixed,
 )
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.tables import ExactSum
 
 _FIXED = Struct("<QQ")  # step, sums
@@ -40,10 +40,10 @@ def new_squares(step: int, sums: Sequence[ExactSum]) -> bytearray:
 
 
 def add_squares(step: int, sums: Sequence[ExactSum], body: Body) -> None:
-    """Add what a body has to the sums of the same tables. Raises FrameError."""
+    """Add what a body has to the sums of the same tables. Raises MessageError."""
     received, count = unpack_fixed(_NAME, _FIXED, body)
     if received != step:
-        raise FrameError(f"{_NAME} is of step {received}, the next is {step}")
+        raise MessageError(f"{_NAME} is of step {received}, the next is {step}")
     entries = unpack_entries(_NAME, _COUNT, body, _FIXED.size, count, len(sums))
     counts = [entry[0] for entry in entries]
     check_length(_NAME, body, _size(counts))
@@ -52,7 +52,7 @@ def add_squares(step: int, sums: Sequence[ExactSum], body: Body) -> None:
         exponents, words = view("<u2", length), view("<u8", length, 2)
         # Comparisons with nothing are true of all of it.
         if not ((exponents >= _LEAST) & (exponents <= _MOST)).all():
-            raise FrameError(f"{_NAME} has exponents that no square of a gradient has")
+            raise MessageError(f"{_NAME} has exponents that no square of a gradient has")
         total.add(exponents, words)
 
 

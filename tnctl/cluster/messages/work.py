@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.transport.frames import FrameError
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.training.report.worker_figures import ExchangeFigures, WorkerFigures
 
 COMPUTING, READING, WAITING, IDLE, OWNING, SENT, RECEIVED, LEFT_OUT, NETWORK = range(9)
@@ -22,10 +22,12 @@ Work = NDArray[np.float64]
 
 
 def check_work(work: Work) -> None:
-    """Refuse a report with a number that is NaN, below 0 or beyond 2^53. Raises FrameError."""
+    """Refuse a report with a number that is NaN, below 0 or beyond 2^53. Raises MessageError."""
     # Comparisons with NaN, which min and max return if there is one, are false.
     if work.size and not (work.min() >= 0 and work.max() <= MOST):
-        raise FrameError("an exchange reports seconds or bytes that are NaN, below 0 or too large")
+        raise MessageError(
+            "an exchange reports seconds or bytes that are NaN, below 0 or too large"
+        )
 
 
 @dataclass(frozen=True)

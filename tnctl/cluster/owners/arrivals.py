@@ -41,7 +41,7 @@ from tnctl.cluster.messages.exchange import (
 )
 from tnctl.cluster.messages.work import AsyncReport, PushedBatch
 from tnctl.cluster.owners.owner import Answers, Handle, Owner, Parameters
-from tnctl.cluster.transport.frames import Body, FrameError
+from tnctl.cluster.transport.kinds import Body, MessageError
 
 MOST_OPEN = 2  # pulls of a worker whose gradients have not arrived
 
@@ -135,7 +135,7 @@ class Arrivals(Owner[Handle]):
 
     def _resume(self, rank: int) -> None:
         if rank != 0:
-            raise FrameError("it sent an exchange while training pauses")
+            raise MessageError("it sent an exchange while training pauses")
         self.is_paused = self.is_draining = False
         self._workers = [WorkerPulls() for _ in range(self.workers)]
 
@@ -152,12 +152,12 @@ class Arrivals(Owner[Handle]):
         worker = self._workers[rank]
         number = worker.pulled + (exchange.rows > 0)
         if exchange.step != number:
-            raise FrameError(f"an exchange of batch {exchange.step}, the next is {number}")
+            raise MessageError(f"an exchange of batch {exchange.step}, the next is {number}")
         left = len(worker.open) - (exchange.push.rows > 0)
         if exchange.rows and left >= MOST_OPEN:
-            raise FrameError(f"an exchange pulls a batch while {left} are open")
+            raise MessageError(f"an exchange pulls a batch while {left} are open")
         if exchange.pause and any(each.open for each in self._workers):
-            raise FrameError("an exchange pauses the training while batches are open")
+            raise MessageError("an exchange pauses the training while batches are open")
 
     def _take(self, rank: int, exchange: Exchange, handle: Handle) -> Answers[Handle]:
         """Apply the push; a message without keys is answered at once."""

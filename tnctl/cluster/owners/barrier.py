@@ -35,7 +35,7 @@ from tnctl.cluster.messages.participants import new_participants, parse_particip
 from tnctl.cluster.messages.squares import add_squares, new_squares
 from tnctl.cluster.messages.work import Work
 from tnctl.cluster.owners.owner import Answers, Handle, Notice, Owner, Parameters
-from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.kinds import Body, Kind, MessageError
 from tnctl.tables import ExactSum, clipping_factor
 
 
@@ -109,7 +109,7 @@ class Barrier(Owner[Handle]):
         if kind is Kind.PARTICIPANTS:
             return self._take_participants(rank, body)
         if rank in self._of_others or not self.clip_norm:
-            raise FrameError(f"owner {rank} sent squares that were not expected")
+            raise MessageError(f"owner {rank} sent squares that were not expected")
         self._of_others[rank] = body
         return self._complete()
 
@@ -119,11 +119,11 @@ class Barrier(Owner[Handle]):
     def _check(self, rank: int, exchange: Exchange) -> None:
         step, _ = self._expected(rank)
         if rank in self._held:
-            raise FrameError(f"it sent two exchanges of step {step}")
+            raise MessageError(f"it sent two exchanges of step {step}")
         if exchange.step != step:
-            raise FrameError(f"an exchange of step {exchange.step}, the next is {step}")
+            raise MessageError(f"an exchange of step {exchange.step}, the next is {step}")
         if exchange.drain:
-            raise FrameError("an exchange drains the training, which is for cluster.mode=async")
+            raise MessageError("an exchange drains the training, which is for cluster.mode=async")
 
     def _expected(self, rank: int) -> tuple[int, Sizes]:
         """The step and the push of the next exchange of a worker."""
@@ -147,7 +147,7 @@ class Barrier(Owner[Handle]):
     def _take_participants(self, rank: int, body: Body) -> Answers[Handle]:
         step, ranks = parse_participants(body, self.workers, self.workers - self.backup)
         if rank != 0 or not self.backup or self._named is not None or step != self._next_step:
-            raise FrameError(f"owner {rank} names workers of step {step}: not expected")
+            raise MessageError(f"owner {rank} names workers of step {step}: not expected")
         self._named = ranks
         return self._meet()
 
@@ -252,8 +252,8 @@ class Barrier(Owner[Handle]):
         for owner, body in of_others.items():
             try:
                 add_squares(self.parameters.steps + 1, squares, body)
-            except FrameError as error:
-                raise FrameError(f"owner {owner}: {error}") from error
+            except MessageError as error:
+                raise MessageError(f"owner {owner}: {error}") from error
         *of_tables, of_dense = [part.total() for part in squares]
         return clipping_factor(self.clip_norm, of_tables, of_dense)
 

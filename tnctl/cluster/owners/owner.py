@@ -22,7 +22,7 @@ from tnctl.cluster.messages.replies import (
     no_totals,
 )
 from tnctl.cluster.messages.work import check_work
-from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.kinds import Body, Kind, MessageError
 from tnctl.errors import Failure
 
 Handle = TypeVar("Handle")
@@ -58,7 +58,7 @@ class Notice:
 class Owner(ABC, Generic[Handle]):
     """The exchanges and reads of one owner, of `workers` workers.
 
-    A request that does not fit raises FrameError, a gradient that cannot be applied Failure; both
+    A request that does not fit raises MessageError, a gradient that cannot be applied Failure; both
     name the worker. Neither changes anything, and the training cannot be continued.
     """
 
@@ -74,21 +74,21 @@ class Owner(ABC, Generic[Handle]):
         try:
             exchange = self._parsed(rank, body)
             if (exchange.pause or exchange.drain) and rank != 0:
-                raise FrameError("an exchange pauses the training, which rank 0 decides")
+                raise MessageError("an exchange pauses the training, which rank 0 decides")
             if exchange.pause and exchange.rows:
-                raise FrameError(f"an exchange pauses and pulls {exchange.rows:,} rows")
+                raise MessageError(f"an exchange pauses and pulls {exchange.rows:,} rows")
             self._check(rank, exchange)
             check_work(exchange.work)
             check_finite(exchange.push, self.workers)
-        except FrameError as error:
-            raise FrameError(f"worker {rank}: {error}") from error
+        except MessageError as error:
+            raise MessageError(f"worker {rank}: {error}") from error
         except Failure as error:
             raise Failure(f"step {self.parameters.steps + 1}: worker {rank}: {error}") from error
         return self._take(rank, exchange, handle)
 
     def notice(self, rank: int, kind: Kind, body: Body) -> Answers[Handle]:  # noqa: ARG002
         """Take a notice of another owner: the replies that can be given now."""
-        raise FrameError(f"owner {rank} sent a notice that was not expected")
+        raise MessageError(f"owner {rank} sent a notice that was not expected")
 
     def take_notices(self) -> list[Notice]:
         """What is to be sent to all other owners."""
@@ -98,7 +98,7 @@ class Owner(ABC, Generic[Handle]):
     def read(self, rank: int, body: Body) -> bytearray:
         """Answer a read. Refused while workers train, since the rows would be of no one step."""
         if self.is_open:
-            raise FrameError(f"worker {rank} reads during step {self.parameters.steps + 1}")
+            raise MessageError(f"worker {rank} reads during step {self.parameters.steps + 1}")
         return answer_read(self.shape, rank, body, self.parameters.read)
 
     @property
@@ -108,11 +108,11 @@ class Owner(ABC, Generic[Handle]):
 
     @abstractmethod
     def _parsed(self, rank: int, body: Body) -> Exchange:
-        """The exchange in a body; its push is of what the worker has pulled. Raises FrameError."""
+        """The exchange in a body; it pushes what the worker has pulled. Raises MessageError."""
 
     @abstractmethod
     def _check(self, rank: int, exchange: Exchange) -> None:
-        """Raise FrameError for an exchange that a worker may not send now."""
+        """Raise MessageError for an exchange that a worker may not send now."""
 
     @abstractmethod
     def _take(self, rank: int, exchange: Exchange, handle: Handle) -> Answers[Handle]:

@@ -19,11 +19,11 @@ from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError
 from tnctl.model.building import Model
-from tnctl.schema import Conf
+from tnctl.schema import Conf, Train
 from tnctl.training.warm.warm_start import Rows, WarmStart
 
 
-def build(cluster: Cluster, conf: Conf, statistics: Statistics) -> Model:
+def build(cluster: Cluster, train: Train, statistics: Statistics) -> Model:
     """A model with initial weights and this worker's part of every table."""
     for slot, values in statistics.vocabularies.items():
         for first in range(0, max(len(values), 1), PER_COMMAND):
@@ -31,7 +31,7 @@ def build(cluster: Cluster, conf: Conf, statistics: Statistics) -> Model:
             cluster.each(cluster.members, RowService.add_vocabulary, slot, part)
     measured = replace(statistics, vocabularies={})
     _check_dense(
-        cluster, cluster.each(cluster.members, RowService.build, measured, conf.train.batch_rows)
+        cluster, cluster.each(cluster.members, RowService.build, measured, train.batch_rows)
     )
     return cluster.worker.model
 

@@ -1,8 +1,11 @@
 """Rank 0's calls of commands: of methods of all members of the cluster, and of its own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import Given, Method, Result
@@ -51,6 +54,26 @@ class Cluster:
         """Call a method of each of some ranks, at the same time; the results in their order."""
         given = commands.COMMANDS[method.__name__].positional(*args, **kwargs)
         return [wait() for wait in self.send(method, dict.fromkeys(ranks, given))]
+
+    def each_key(
+        self, method: Method[Any, Result], owners: NDArray[np.int64], most: int, *given: Any
+    ) -> Iterator[tuple[NDArray[np.int64], Result]]:
+        """Call a method of the owners of n keys; the places of some keys of one, and its result.
+
+        `owners` [n] has the ranks. Each is given what is in `given`, of arrays [n] its part.
+        `most` keys of all are looked up at a time.
+        """
+        for first in range(0, len(owners), most):
+            part = owners[first : first + most]
+            places = {
+                rank: first + np.flatnonzero(part == rank) for rank in np.unique(part).tolist()
+            }
+            of_ranks = {
+                rank: [each[at] if isinstance(each, np.ndarray) else each for each in given]
+                for rank, at in places.items()
+            }
+            for at, wait in zip(places.values(), self.send(method, of_ranks), strict=True):
+                yield at, wait()
 
     def call(
         self, rank: int, method: Method[Given, Result], *args: Given.args, **kwargs: Given.kwargs

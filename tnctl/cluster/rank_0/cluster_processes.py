@@ -46,7 +46,7 @@ class ClusterProcesses(OneProcess):
         """A model with initial weights and this worker's part of every table."""
         cluster = self._new_cluster(conf)
         self._check_output(cluster)
-        return building.build(cluster, conf, statistics)
+        return building.build(cluster, conf.train, statistics)
 
     def fill(self, start: WarmStart, model: Model) -> None:
         """The rows of the checkpoint go to their owners, the dense weights to all workers."""

@@ -18,7 +18,7 @@ from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.rank_0 import building, scoring
 from tnctl.cluster.rank_0.building import ClusterOwners
 from tnctl.cluster.rank_0.cluster import Cluster
-from tnctl.cluster.transport.frames import Body
+from tnctl.cluster.transport.kinds import Body
 from tnctl.cluster.workers.row_service import RowService, TableCount
 from tnctl.cluster.workers.share import Share
 from tnctl.cluster.workers.worker import Trained, Worker

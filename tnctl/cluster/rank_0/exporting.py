@@ -194,21 +194,15 @@ class ClusterEmbeddings:
         self, group: str, ids: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         self._first.stored(group)
+        ids = np.ascontiguousarray(ids)
         columns = self.groups[group].columns
         rows, known = np.zeros((len(ids), columns), np.float32), np.zeros(len(ids), bool)
-        for at in range(0, len(ids), IDS_AT_A_TIME):
-            part = np.ascontiguousarray(ids[at : at + IDS_AT_A_TIME])
-            owners = np.searchsorted(self._starts, hashes_of(group, part), side="right") - 1
-            by_rank = {rank: np.flatnonzero(owners == rank) for rank in self._cluster.workers}
-            waits = self._cluster.send(
-                Worker.look_up_rows,
-                {rank: (group, part[places]) for rank, places in by_rank.items()},
-            )
-            for (rank, places), wait in zip(by_rank.items(), waits, strict=True):
-                floats, are_known = wait()
-                if floats.shape != (len(places), columns) or len(are_known) != len(places):
-                    raise Failure(f"worker {rank} sent {len(floats):,} rows for {len(places):,}")
-                rows[at + places], known[at + places] = floats, are_known
+        owners = np.searchsorted(self._starts, hashes_of(group, ids), side="right") - 1
+        for places, (floats, are_known) in self._cluster.each_key(
+            Worker.look_up_rows, owners, IDS_AT_A_TIME, group, ids
+        ):
+            rows[places] = floats.reshape(len(places), columns)
+            known[places] = are_known.reshape(len(places))
         return rows, known
 
     def golden(self) -> bytes | None:

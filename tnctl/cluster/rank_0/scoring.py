@@ -1,7 +1,6 @@
 """What all workers read of a model on command of rank 0: scores, predictions, rows of keys."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.chain import Checkpoint
-from tnctl.cluster.messages import commands, prediction_blocks, scores
-from tnctl.cluster.messages.replies import new_read, parse_read_reply
-from tnctl.cluster.messages.shapes import shapes
+from tnctl.cluster.messages import commands, prediction_blocks
+from tnctl.cluster.messages.commands import BLOCK_BYTES
 from tnctl.cluster.rank_0 import building
 from tnctl.cluster.rank_0.cluster import Cluster
-from tnctl.cluster.transport.frames import Kind
-from tnctl.cluster.workers.row_service import RowService
-from tnctl.cluster.workers.worker import Worker
+from tnctl.cluster.workers.row_service import Groups, Ids, RowService
+from tnctl.cluster.workers.worker import UnitsScored, Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source, window_rows
 from tnctl.data.unit_records import Remainder
@@ -26,13 +23,10 @@ from tnctl.evaluation.inference import Inference
 from tnctl.evaluation.metrics import Scored
 from tnctl.evaluation.model_readers import LocalReader
 from tnctl.evaluation.split_scoring import Counts, labelled_heads
-from tnctl.model.parameters import moving_statistics
 from tnctl.progress import waiting
 from tnctl.schema import Conf
 from tnctl.tables.plans import HASHES_PER_SHARD
 
-Groups = NDArray[np.uint16]
-Ids = NDArray[np.uint64]
 KEYS_AT_A_TIME = 1 << 20  # a command has at most 64 MiB
 ROWS_AT_A_TIME = 1 << 12  # a message has at most 1 GiB, and a row up to 65,536 floats
 
@@ -60,10 +54,15 @@ class ClusterReaders(LocalReader):
     def rows(
         self, table: int, groups: Groups, ids: Ids
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        return (
-            rows(self._cluster, table, groups, ids),
-            contains(self._cluster, table, groups, ids),
-        )
+        rows = np.zeros((len(ids), self.model.tables[table].read_floats), np.float32)
+        known = np.zeros(len(ids), np.bool_)
+        owners = _owners(self._cluster, table, groups, ids)
+        for places, (floats, are_known) in self._cluster.each_key(
+            RowService.read_rows, owners, ROWS_AT_A_TIME, table, groups, ids
+        ):
+            rows[places] = floats.reshape(len(places), rows.shape[1])
+            known[places] = are_known.reshape(len(places))
+        return rows, known
 
 
 # ---- Units of a split ------------------------------------------------------------
@@ -110,16 +109,41 @@ def score(
         raise none_left(Source(conf, split), skipped)
     skipped.report()
     heads = [name for name, _, _ in labelled_heads(model)]
-    arrays = scores.gathered(
-        len(heads),
-        [part.rows for part in parts],
-        [part.arrays for part in parts],
-        lambda name, blocks: cluster.send(
-            Worker.read_scores, {rank: (name, *block) for rank, block in blocks.items()}
-        ),
-        between,
-    )
+    arrays = _gathered(cluster, parts, BLOCK_BYTES // (8 * len(heads)), between)
     return Scored(heads, **arrays, squared=conf.train.loss.name == "mse"), counts
+
+
+def _gathered(
+    cluster: Cluster, parts: Sequence[UnitsScored], most: int, between: Callable[[], None]
+) -> dict[str, NDArray[Any]]:
+    """The arrays of a split in the order of its units; unit i is of worker i modulo theirs.
+
+    `most` rows of each worker are on their way at a time. Raises Failure when the examples of
+    workers do not fit together.
+    """
+    names = {part.arrays for part in parts if any(part.rows)}
+    if len(names) != 1:
+        columns = " / ".join(sorted(map(", ".join, names)))
+        raise Failure(f"workers have scored different columns: {columns}")
+    rows = np.zeros(sum(len(part.rows) for part in parts), np.int64)
+    for rank, part in enumerate(parts):
+        rows[rank :: len(parts)] = part.rows
+    units = np.split(np.arange(rows.sum()), np.cumsum(rows)[:-1])
+    # Of each worker the places of its examples among all.
+    places = [np.concatenate([rows[:0], *units[rank :: len(parts)]]) for rank in range(len(parts))]
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in names.pop():
+        for first in range(0, max(map(len, places)), most):
+            blocks = {r: at[first : first + most] for r, at in enumerate(places) if len(at) > first}
+            given = {rank: (name, first, len(at)) for rank, at in blocks.items()}
+            waits = cluster.send(Worker.read_scores, given)
+            between()
+            for at, wait in zip(blocks.values(), waits, strict=True):
+                block = wait()
+                if name not in arrays:
+                    arrays[name] = np.empty((int(rows.sum()), *block.shape[1:]), block.dtype)
+                arrays[name][at] = block.reshape(len(at), *arrays[name].shape[1:])
+    return arrays
 
 
 def predictions(cluster: Cluster, conf: Conf, split: str) -> Generator[pa.Table]:
@@ -173,53 +197,19 @@ def _table(cluster: Cluster, block: Callable[[], NDArray[np.uint8]]) -> pa.Table
 
 def contains(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
     """Which of n keys of a table, by its number, have a row: bool [n]. Owners are asked."""
-    has_row = np.empty(len(ids), np.bool_)
-    for at in range(0, len(ids), KEYS_AT_A_TIME):
-        part = slice(at, at + KEYS_AT_A_TIME)
-        by_owner = _by_owner(cluster, table, groups[part], ids[part])
-        given = {
-            rank: (table, groups[keys + at], ids[keys + at]) for rank, keys in by_owner.items()
-        }
-        waits = cluster.send(RowService.find_keys, given)
-        for keys, wait in zip(by_owner.values(), waits, strict=True):
-            if len(answers := wait()) != len(keys):
-                raise Failure(f"a worker answered for {len(answers)} keys instead of {len(keys)}")
-            has_row[keys + at] = answers
+    has_row = np.zeros(len(ids), np.bool_)
+    owners = _owners(cluster, table, groups, ids)
+    for places, known in cluster.each_key(
+        RowService.find_keys, owners, KEYS_AT_A_TIME, table, groups, ids
+    ):
+        has_row[places] = known.reshape(len(places))
     return has_row
 
 
-def rows(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.float32]:
-    """What is read of n keys of a table, by its number: float32 [n, floats read].
-
-    Keys without a row read zeros. Each owner is asked for its keys, while nothing trains.
-    """
-    node, model = cluster.node, cluster.worker.model
-    rows = np.empty((len(ids), model.tables[table].read_floats), np.float32)
-    of_model = shapes(model, node.workers, moving_statistics(model), node.servers)
-    for at in range(0, len(ids), ROWS_AT_A_TIME):
-        part = slice(at, at + ROWS_AT_A_TIME)
-        replies = []
-        by_owner = _by_owner(cluster, table, groups[part], ids[part])
-        for shape, (rank, keys) in zip(of_model, by_owner.items(), strict=True):
-            counts = [0] * len(model.tables)
-            counts[table] = len(keys)
-            body, read = new_read(shape, counts, dense=False)
-            read.keys[table].ids[:] = ids[part][keys]
-            read.keys[table].groups[:] = groups[part][keys]
-            parse = partial(parse_read_reply, shape, counts, False)
-            replies.append((keys, parse, node.request(rank, Kind.READ, body)))
-        for keys, parse, reply in replies:
-            rows[part][keys] = parse(reply.result()).tables[table]
-    return rows
-
-
-def _by_owner(
-    cluster: Cluster, table: int, groups: Groups, ids: Ids
-) -> dict[int, NDArray[np.int64]]:
-    """The places of the keys of each owner, by its rank, in the order of `Membership.owners`."""
+def _owners(cluster: Cluster, table: int, groups: Groups, ids: Ids) -> NDArray[np.int64]:
+    """The rank that owns each of some keys."""
     membership = cluster.node.membership
     starts = np.array(membership.first_shards[:-1], np.uint64) * np.uint64(HASHES_PER_SHARD)
     hashes = cluster.worker.model.tables[table].hashes(groups, ids)
     # Of two that begin at the same place the first owns nothing.
-    numbers = np.searchsorted(starts, hashes, side="right") - 1
-    return {rank: np.flatnonzero(numbers == n) for n, rank in enumerate(membership.owners)}
+    return np.array(membership.owners)[np.searchsorted(starts, hashes, side="right") - 1]

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from struct import Struct
 
-from tnctl.cluster.transport.frames import Body, FrameError, Kind
+from tnctl.cluster.transport.kinds import Body, Kind, MessageError
 
 MOST_OPEN = 32  # calls from one process to another without a reply
 _FIXED = Struct("<QQHH")  # generation, number, caller, kind
@@ -37,16 +37,16 @@ class Envelope:
 
     @classmethod
     def parse(cls, content: bytes) -> "Envelope":
-        """The envelope in some bytes. Raises FrameError."""
+        """The envelope in some bytes. Raises MessageError."""
         numbers, rest = divmod(len(content) - _FIXED.size, _NUMBER.size)
         if not 0 < numbers <= MOST_OPEN or rest:
-            raise FrameError(f"an envelope has {len(content)} bytes")
+            raise MessageError(f"an envelope has {len(content)} bytes")
         generation, number, caller, kind = _FIXED.unpack_from(content)
         unanswered = tuple(n for (n,) in _NUMBER.iter_unpack(content[_FIXED.size :]))
         if kind not in set(Kind):
-            raise FrameError(f"a call has the unknown kind {kind}")
+            raise MessageError(f"a call has the unknown kind {kind}")
         if sorted(set(unanswered)) != list(unanswered) or unanswered[-1] != number:
-            raise FrameError(f"call {number} awaits the replies {unanswered}")
+            raise MessageError(f"call {number} awaits the replies {unanswered}")
         return cls(generation, caller, Kind(kind), number, unanswered)
 
 
@@ -66,9 +66,9 @@ class Calls:
         return len(self._unanswered) >= MOST_OPEN
 
     def envelope(self, kind: Kind) -> Envelope:
-        """The envelope of the next call. Raises FrameError when too many are unanswered."""
+        """The envelope of the next call. Raises MessageError when too many are unanswered."""
         if self.is_full:
-            raise FrameError(f"a process has {MOST_OPEN} unanswered calls to another one")
+            raise MessageError(f"a process has {MOST_OPEN} unanswered calls to another one")
         self._last += 1
         self._unanswered.add(self._last)
         numbers = tuple(sorted(self._unanswered))

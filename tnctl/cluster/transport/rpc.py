@@ -29,7 +29,7 @@ from tnctl.cluster.transport.attempts import (
     speaks_tls,
 )
 from tnctl.cluster.transport.certificates import Certificates
-from tnctl.cluster.transport.frames import BODY_LIMITS, Body, FrameError
+from tnctl.cluster.transport.kinds import BODY_LIMITS, Body, MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Envelope, Reply
 from tnctl.errors import Failure, UserError
 
@@ -72,7 +72,7 @@ OPTIONS = [
 ]
 # Each side pings the other, and ends a connection without an answer: shares of cluster.timeout.
 # keepalive_timeout_ms would not do it (grpc/grpc#39239).
-PINGS = (("grpc.keepalive_time_ms", 0.1), ("grpc.http2.ping_timeout_ms", 0.2))
+PINGS = (("grpc.keepalive_time_ms", 0.1), ("grpc.http2.ping_timeout_ms", 0.3))
 
 
 class CallRefused(Exception):
@@ -82,7 +82,7 @@ class CallRefused(Exception):
 class Process(Protocol):
     """What answers the calls of other processes. The results of futures are replies.
 
-    All are called by threads of gRPC, and may raise CallRefused and FrameError.
+    All are called by threads of gRPC, and may raise CallRefused and MessageError.
     """
 
     process: str
@@ -184,9 +184,9 @@ class Endpoint:
         while not self._closed.is_set():
             # A channel of its own for each attempt, since only its first failure says why.
             channel = self._channel(address)
-            here = channel.unary_unary(f"/{SERVICE}/Here")
+            ask = channel.unary_unary(f"/{SERVICE}/Here")
             try:
-                reply, call = here.with_call(b"", metadata=self._metadata())
+                reply, call = ask.with_call(b"", metadata=self._metadata())
                 self._check_rank(peer, address, call)
             except (grpc.RpcError, CallRefused) as error:
                 channel.close()
@@ -258,7 +258,7 @@ class Endpoint:
 
         `on_connected` gets the process that answers, `on_end` what the process says at its end.
         """
-        here, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
+        ask, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
         metadata, wanted = self._metadata(), process.encode()
 
         def begin(method: Any, take: Callable[[Any], None]) -> None:
@@ -273,7 +273,7 @@ class Endpoint:
                 on_end(call.result())
                 return
             on_lost(reason_of(call.details() or "") or f"its call ended ({call.code().name})")
-            begin(here, answered)
+            begin(ask, answered)
 
         def answered(call: Any) -> None:
             if self._closed.is_set():
@@ -282,7 +282,7 @@ class Endpoint:
                 on_connected(call.result().decode("ascii", "replace"))
                 begin(stay, ended)
             else:
-                begin(here, answered)
+                begin(ask, answered)
 
         begin(stay, ended)
 
@@ -354,7 +354,7 @@ class Endpoint:
             reply = answer(peer, metadata.get(ENVELOPE, b""))
         except CallRefused as error:
             context.abort(REFUSED, str(error))
-        except FrameError as error:
+        except MessageError as error:
             self._process.on_refused(peer, str(error))
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         over = threading.Event()

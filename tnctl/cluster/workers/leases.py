@@ -26,15 +26,19 @@ class Leases:
         with self._lock:
             self._left = deque(remainders)
 
-    @commands.command
-    def lease_unit(self) -> Remainder | None:
+    def next(self) -> Remainder | None:
         """The next unit, or what is left of it; None when all are leased."""
         with self._lock:
             return self._left.popleft() if self._left else None
 
+    @commands.command
+    def lease_unit(self) -> Remainder | None:
+        """The same for another worker."""
+        return self.next()
+
     def __iter__(self) -> Iterator[Remainder]:
         """Rank 0's own units, each taken when the one before it is read."""
-        return iter(self.lease_unit, None)
+        return iter(self.next, None)
 
 
 def leased_from(node: Node) -> Iterator[Remainder]:

@@ -24,7 +24,7 @@ from tnctl.cluster.messages.exchange import (
 from tnctl.cluster.messages.replies import Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
-from tnctl.cluster.transport.frames import Body, Kind
+from tnctl.cluster.transport.kinds import Body, Kind
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model.building import Model

@@ -26,7 +26,7 @@ from tnctl.checkpoint.owners import (
 )
 from tnctl.cluster.joining.digests import NO_DIGEST
 from tnctl.cluster.messages import commands
-from tnctl.cluster.messages.commands import command, completing_command
+from tnctl.cluster.messages.commands import command
 from tnctl.cluster.node import Node
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.statistics_document import Statistics
@@ -37,10 +37,14 @@ from tnctl.manifest import DamagedError
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.schema import Conf
 from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
+from tnctl.tables import PullWorkspace, RankKeys, SparseTable
 from tnctl.training import row_life
 from tnctl.training.row_life import MemoryWatch, table_words
 
 MOST_SEEN_BYTES = 1 << 10  # of a file that all processes should see
+
+Groups = NDArray[np.uint16]
+Ids = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,17 +203,30 @@ class RowService(ABC):
         )
 
     @command
-    def find_keys(
-        self, table: Count, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
-    ) -> NDArray[np.bool_]:
+    def find_keys(self, table: Count, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
         """Which of n keys of a table, by its number, have a row: bool [n]."""
+        return self._table(table).contains(groups, ids)
+
+    @command
+    def read_rows(
+        self, table: Count, groups: Groups, ids: Ids
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """What is read of n keys of a table that this process owns, and which of them have a row.
+
+        float32 [n, floats read], zeros where there is none, and bool [n].
+        """
+        stored = self._table(table)
+        rows = np.zeros((len(ids), stored.read_floats), np.float32)
+        if len(ids):
+            workspace = PullWorkspace(stored)
+            workspace.find([RankKeys(ids, groups)], insert=False)
+            workspace.read(0, rows)
+        return rows, stored.contains(groups, ids)
+
+    def _table(self, number: int) -> SparseTable:
         tables = self.model.tables
-        refuse_if(
-            table >= len(tables) or len(groups) != len(ids),
-            "keys were looked up that no table has",
-            Failure,
-        )
-        return tables[table].contains(groups, ids)
+        refuse_if(number >= len(tables), f"table {number} was requested of {len(tables)}", Failure)
+        return tables[number]
 
     @command
     def sum_norms(self) -> dict[str, NormSum]:
@@ -233,17 +250,17 @@ class RowService(ABC):
         """Write the part; rows may change afterwards."""
         return self._writer.stage(self.model, request)
 
-    @completing_command
+    @command
     def finish_part(self) -> WrittenPart:
         """Bring the files of the part to their place."""
         return self._writer.finish()
 
-    @completing_command
+    @command
     def commit_part(self) -> None:
         """Take note that the manifest is there."""
         self._writer.committed()
 
-    @completing_command
+    @command
     def abandon_part(self) -> None:
         """Drop the part, for there will be no manifest."""
         self._writer.abandon()
@@ -278,7 +295,7 @@ class RowService(ABC):
         """
         # What completes checkpoints is run while the main thread trains.
         completing: SimpleQueue[Any] = SimpleQueue()
-        for method in commands.COMPLETING:
+        for method in (RowService.finish_part, RowService.commit_part, RowService.abandon_part):
             self.node.route(method, lambda *received: completing.put(received))
         Thread(target=self._complete, args=[completing], name="tnctl-parts", daemon=True).start()
         self._obey(self.node.commands)

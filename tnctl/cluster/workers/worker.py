@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages import scores
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.node import Node
@@ -181,7 +180,7 @@ class Worker(ExportWorker):
         skipped = Skipped(split, self.conf.data.bad_rows)
         counts = Counts(share.model.layout)
         scored, rows = share.scored(split, self._taken_units(), skipped, counts, self.between)
-        self._scores = scores.arrays_of(scored)
+        self._scores = {k: of for k, of in vars(scored).items() if isinstance(of, np.ndarray)}
         return UnitsScored(
             rows=tuple(rows),
             arrays=tuple(self._scores),

@@ -12,7 +12,7 @@ MOST_MEMBERS = 2 * MOST_WORKERS  # with dedicated servers, of which there are no
 Body = bytes | bytearray | memoryview
 
 
-class FrameError(Exception):
+class MessageError(Exception):
     """Bytes that this protocol does not send, or not at this time: a sentence says which."""
 
 
