@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 from tnctl.cluster.transport.once import Reply
-from tnctl.cluster.transport.rpc import CallRefused
+from tnctl.cluster.transport.rpc import PINGS, CallRefused
 
-PINGED = 1.5  # seconds after which a connection breaks whose other side does not answer pings
+TIMEOUT = 5.0  # cluster.timeout
+# Seconds after which a connection breaks whose other side does not answer pings.
+PINGED = TIMEOUT * sum(share for _, share in PINGS)
 OK, UNAVAILABLE, REFUSED = "ok", "unavailable", "refused"
 
 
@@ -79,7 +81,7 @@ class Channel:
     def begin(self, method, take, body=b"", envelope=b""):
         self.send(Attempt(self, method, body, envelope, take))
 
-    def call(self, method, body=b"", envelope=b""):
+    def call(self, method, body, envelope=b""):
         """As `Endpoint.call`."""
         reply = Future()
 
@@ -129,38 +131,41 @@ class Network:
 
     def carry(self, attempt, to):
         """Take a call to a process; or not, or twice, or without its reply."""
-        chance, world = self.world.chance, self.world
-        world.may_send(attempt.channel.caller)
+        chance, deliver = self.world.chance, partial(self.deliver, attempt, to)
+        self.world.may_send(attempt.channel.caller)
         fails = chance.random() < self.failures
         if not fails or chance.random() < 0.5:
-            world.after(self.seconds(), lambda: self.deliver(attempt, to))
+            self.travel(attempt, deliver)
         if fails:
-            world.after(self.seconds(), lambda: attempt.end(UNAVAILABLE, b"its call ended"))
+            end = partial(attempt.end, UNAVAILABLE, b"its call ended")
+            self.world.after(self.seconds(), end)
         if chance.random() < self.duplicates:
             late = chance.choice((self.seconds(), chance.uniform(0, 2)))
-            world.after(late, lambda: self.deliver(attempt, to))
+            self.travel(attempt, deliver, late)
 
     def deliver(self, attempt, to):
-        if self.down.get(attempt.channel.pair):
-            self.stall(attempt, partial(self.deliver, attempt, to))
         # A thread may have a call whose connection broke.
-        elif not attempt.is_over or self.world.chance.random() < 0.5:
-            answer = partial(self.answer, attempt, to)
-            to.happen(lambda: to.serve(attempt, answer))
+        if not attempt.is_over or self.world.chance.random() < 0.5:
+            to.happen(lambda: to.serve(attempt, partial(self.answer, attempt, to)))
 
     def answer(self, attempt, to, code, result):
         self.world.may_send(to)
-        self.world.after(self.seconds(), lambda: self.bring(attempt, to, code, bytes(result)))
+        self.travel(attempt, partial(self.bring, attempt, to, code, bytes(result)))
 
     def bring(self, attempt, to, code, result):
-        if self.down.get(attempt.channel.pair):
-            self.stall(attempt, partial(self.bring, attempt, to, code, result))
-        elif attempt.channel.to is to:
+        if attempt.channel.to is to:
             attempt.end(code, result)
 
-    def stall(self, attempt, arrive):
-        """It is sent again by TCP when the link is up, unless the connection breaks before."""
-        self.stalled.setdefault(attempt.channel.pair, []).append(arrive)
+    def travel(self, attempt, arrive, seconds=None):
+        """Arrive later; when a link is down, once it is up: TCP sends it again."""
+
+        def try_to_arrive():
+            if self.down.get(attempt.channel.pair):
+                self.stalled.setdefault(attempt.channel.pair, []).append(arrive)
+            else:
+                arrive()
+
+        self.world.after(self.seconds() if seconds is None else seconds, try_to_arrive)
 
     def cut(self, first, second, seconds, noticed=0.7):
         """Break a link for some seconds. Either end may notice at once, or by pings."""
@@ -169,14 +174,10 @@ class Network:
             return
         self.down[pair] = cut = object()
         for channel in self.channels:
-            if channel.pair == pair and channel.caller.exit_code is None:
+            if channel.pair == pair:
                 delay = 0 if chance.random() < noticed else PINGED
-                self.world.after(delay, partial(self.notice, channel, cut))
+                self.breaks_later(channel, delay, lambda: self.down[pair] is cut)
         self.world.after(seconds, lambda: self.mend(pair))
-
-    def notice(self, channel, cut):
-        if self.down.get(channel.pair) is cut:
-            channel.caller.happen(channel.breaks)
 
     def mend(self, pair):
         self.down[pair] = None
@@ -189,8 +190,7 @@ class Network:
         for channel in self.channels:
             if channel.to is process:
                 delay = 0.05 if self.world.chance.random() < 0.6 else PINGED
-                self.world.after(delay, partial(self.notice_end, channel, process))
+                self.breaks_later(channel, delay, lambda channel=channel: channel.to is process)
 
-    def notice_end(self, channel, process):
-        if channel.to is process:
-            channel.caller.happen(channel.breaks)
+    def breaks_later(self, channel, delay, still):
+        self.world.after(delay, lambda: still() and channel.caller.happen(channel.breaks))

@@ -7,7 +7,7 @@ for, seconds or a condition.
 
 from functools import partial
 
-from cluster_channels import OK, REFUSED, Channel, Violation
+from cluster_channels import OK, REFUSED, TIMEOUT, Channel, Violation
 
 from tnctl.cluster.joining import members
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
@@ -18,7 +18,6 @@ from tnctl.cluster.transport.once import MOST_OPEN, Envelope
 
 DIGESTS = members.Digests("0" * 64, "1" * 64)
 TOKEN = "token of this run"
-TIMEOUT = 5.0
 MOST_SECONDS_TO_JOIN = 40.0
 SECONDS_TO_LEAVE = 2.0
 
