@@ -223,6 +223,14 @@ def test_workers_join_while_worker_0_still_begins(placed, monkeypatch):
     assert not raised
 
 
+def test_worker_0_names_those_that_have_not_joined(placed):
+    first, second = (placed[0](rank, ranks=3) for rank in range(2))
+    for worker in (first, second):
+        threading.Thread(target=worker.join, daemon=True).start()
+    cluster_commands.until(lambda: first._joined, 30)
+    assert first._missing("did not join").startswith("1 of 3 workers did not join: worker 2")
+
+
 def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
     make, port = placed
     with socket.socket() as listening:

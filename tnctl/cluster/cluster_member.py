@@ -69,6 +69,7 @@ class Member:
         self._change = threading.Condition()  # of what follows
         self._welcome: Welcome | None = None
         self._connected: set[int] = set()
+        self._joined: set[int] = set()  # those that rank 0 has not welcomed yet
         self._left: set[int] = set()  # those that have finished
         self._joining: list[Future[Body]] = []  # of those that wait for the welcome
         self._staying: list[Future[Body]] = []  # of those that wait for the end of this process
@@ -204,7 +205,7 @@ class Member:
 
     def _missing(self, verb: str) -> str:
         """Which processes are not connected, where, and why the last attempt for each failed."""
-        missing = sorted(others(self.rank, self.membership.size) - self._connected)
+        missing = sorted(self._others - self._connected - self._joined)
         names = [
             self._name(peer)
             + (f" at {self._addresses[peer]}" if peer in self._addresses else "")
@@ -254,6 +255,7 @@ class Member:
         with self._change:
             self._joining.append(reply)
             welcome = self._roster.welcome()
+            self._joined = self._joined | {peer} if welcome is None else set()
         if welcome is not None:
             content = to_body(welcome)
             for future in self._joining:
