@@ -91,9 +91,6 @@ class World:
             self.now, _, call = heapq.heappop(self.events)
             assert self.now < SECONDS_OF_FAULTS + SECONDS_AFTER_FAULTS, "training does not end"
             call()
-        self.check_rows_of_all_passes()
-
-    def check_rows_of_all_passes(self):
         rows = [row for unit in self.data.units for row in unit]
         trained = self.parts[self.manifests[-1], 0][1].trained
         assert sorted(trained) == sorted(rows * self.data.passes), "rows trained once per pass"
@@ -228,7 +225,7 @@ class World:
             assert set(codes.values()) == {0}, f"processes end with {codes}"
 
     def expect_notice(self, generation):
-        """A lost process ends its generation, but for processes that do not run meanwhile."""
+        """All others of its generation end, but those that do not run meanwhile."""
         alive = [
             each
             for each in self.processes.values()
