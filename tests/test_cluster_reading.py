@@ -267,7 +267,7 @@ READINGS = (
     ("verify-serving", "output=run"),
 )
 # The command of worker 0 at which a worker is killed, of each.
-KILLED_AT = ("evaluate", "read_predictions", "write_selected", "find_keys")
+KILLED_AT = ("evaluate", "read_predictions", "write_selected", "read_rows")
 
 
 @pytest.fixture
