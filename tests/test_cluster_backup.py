@@ -4,10 +4,11 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cluster_in_one_process
 import pytest
-from cluster_model import OwnedState, shape_of
+from cluster_model import shape_of
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl.cluster.messages.participants import new_participants, parse_participants
@@ -31,7 +32,7 @@ def test_participants_that_cannot_be_are_refused(body, words):
 
 
 def test_a_notice_that_is_not_expected_is_refused():
-    owner = Barrier(shape_of(1), 3, OwnedState(), 1, 0.0, 1)
+    owner = Barrier(shape_of(1), 3, SimpleNamespace(steps=0), 1, 0.0, 1)
     for rank, step in ((2, 1), (0, 2)):
         with pytest.raises(MessageError, match=f"owner {rank} names workers of step {step}"):
             owner.notice(rank, Kind.PARTICIPANTS, new_participants(step, [0, 1]))

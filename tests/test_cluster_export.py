@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cluster_commands import until
 from cluster_in_one_process import following
 from test_export import CHANGING, FILTERS, history
 
@@ -177,6 +178,8 @@ def test_a_worker_that_fails_ends_the_export_and_the_next_one_completes_it(
 
     def full(self, part):
         if part.group.part == 1:
+            # Or the export may end before the other worker has begun to write.
+            until(lambda: any(tmp_path.glob(".to.tnctl-new/*")))
             raise Failure("no space left on device")
         add(self, part)
 
