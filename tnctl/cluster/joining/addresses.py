@@ -7,7 +7,7 @@ import socket
 from functools import partial
 from typing import NamedTuple
 
-from tnctl.cluster.joining.assignment import LOOPBACK, Assignment
+from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.joining.patience import Patience
 from tnctl.errors import Failure
 from tnctl.progress import say
@@ -86,21 +86,22 @@ def is_of_this_machine(ip: str) -> bool:
     return True
 
 
-def listening(assignment: Assignment, rank_0: str | None, patience: Patience) -> tuple[str, str]:
+def listening(assignment: Assignment, patience: Patience) -> tuple[str, str]:
     """The IP address that a worker listens on, and the host under which the others reach it.
 
-    `rank_0` is where rank 0 is reached (HOST:PORT). A name may become known with its host, and a
-    route come back with an interface, so both are waited for. Raises OSError when that takes too
-    long, and Failure for a host that is none of this machine.
+    A name may become known with its host, and a route come back with an interface, so both are
+    waited for. Raises OSError when that takes too long, and Failure for a host that is none of this
+    machine.
     """
-    outward = None
-    if rank_0 is not None and (assignment.host is None or assignment.host in ANY):
+    host = outward = assignment.host
+    if host is None or host in ANY:
         outward = patience.attempt(
-            lambda: interface_to(resolved(parse(rank_0).host)),
+            lambda: interface_to(resolved(parse(assignment.rank_0).host)),
             OSError,
-            f"worker {assignment.rank} cannot reach worker 0 at {rank_0}: ",
+            f"worker {assignment.rank} cannot reach worker 0 at {assignment.rank_0}: ",
         )
-    host = assignment.host or outward or LOOPBACK
+    host = host or outward
+    assert host is not None and outward is not None
     ip = host
     if host not in ANY:
         ip = patience.attempt(
@@ -116,7 +117,7 @@ def listening(assignment: Assignment, rank_0: str | None, patience: Patience) ->
             f"warning: {host} is {ip} on its own machine, where workers of other machines do not "
             "reach it. TNCTL_BIND=HOST names another address to listen on"
         )
-    return ip, (outward or host) if host in ANY else host
+    return ip, outward if host in ANY else host
 
 
 def _family(ip: str) -> socket.AddressFamily:
