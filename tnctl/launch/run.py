@@ -75,7 +75,7 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
             "accept": accept,
         }
 
-    with logs_of(conf, place, overwrite) as folder:
+    with logs_of(conf.output, conf.cluster, place, overwrite) as folder:
         return _supervise(task, newest, TRAIN, conf.cluster, folder, place)
 
 
@@ -179,27 +179,28 @@ def newest_checkpoint(output: str) -> object:
 
 
 @contextmanager
-def logs_of(conf: Conf, place: Place | None, overwrite: bool) -> Iterator[Path]:
+def logs_of(output: str, cluster: Cluster, place: Place | None, overwrite: bool) -> Iterator[Path]:
     """The folder for the logs of the processes of this command, which are in the output.
 
     Worker 0, which writes none, makes those of all, and other commands wait for theirs. Raises
     UserError when a log is a symbolic link, and with exit code 75 when worker 0 does not come.
     """
-    membership, output = membership_of(conf.cluster), conf.output
+    membership, patience = membership_of(cluster), cluster.patience
     names = [membership.log_name(rank) for rank in range(1, membership.size)]
-    if conf.cluster.start == "ray":
+    if cluster.start == "ray":
         names.append(LOG_OF_RAY)
     if overwrite:
         remove_logs(output)
     if place is None:
         claim_logs(output, names)
     elif place.rank == 0:
-        _wait_for_lock(conf)  # its worker holds it; here for an error before anything is started
+        # Its worker holds it; here for an error before anything is started.
+        _wait_for_lock(output, patience)
         claim_logs(output, names)
         names = []
     else:
         names = [membership.log_name(place.rank)]
-        _wait_for_log(conf, names[0])
+        _wait_for_log(files.join(output, f"{WORKER_LOGS}/{names[0]}"), patience)
     with kept_logs(output, names) as folder:
         yield folder
 
@@ -225,29 +226,27 @@ def remove_logs(output: str) -> None:
         files.remove_file(files.join(folder, name))
 
 
-def _wait_for_lock(conf: Conf) -> None:
+def _wait_for_lock(output: str, patience: float) -> None:
     """Return when no process trains into the output: one whose command was killed may still end."""
 
     def look() -> None:
-        with files.locked(conf.output):
+        with files.locked(output):
             pass
 
-    Patience(conf.cluster.patience).attempt(look, files.HeldError, after=0)
+    Patience(patience).attempt(look, files.HeldError, after=0)
 
 
-def _wait_for_log(conf: Conf, name: str) -> None:
+def _wait_for_log(log: str, patience: float) -> None:
     """Return when worker 0 has made a log. Raises UserError when it does not come in time."""
-    log = files.join(conf.output, f"{WORKER_LOGS}/{name}")
     try:
-        Patience(conf.cluster.patience).attempt(
+        Patience(patience).attempt(
             lambda: refuse_if(not files.exists(log), f"{log} is not there", Failure),
             Failure,
             "worker 0 has not begun, or has another output: ",
         )
     except Failure as error:
         raise Problem(
-            f"worker 0 has not begun within {conf.cluster.patience:g} s, or has another "
-            f"output: {error}",
+            f"worker 0 has not begun within {patience:g} s, or has another output: {error}",
             LOST,
         ).error() from None
 
