@@ -1,17 +1,16 @@
 """Where Ray places workers and servers: their actors, the nodes of these, the CPUs of each."""
 
-import asyncio
 import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tnctl.cluster.joining.assignment import LOOPBACK
 from tnctl.cluster.joining.membership import Membership
-from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import Place, WorkerActor
+from tnctl.progress import say
 from tnctl.system import shares
 
 NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
@@ -26,12 +25,18 @@ class NoRoom(Exception):
 
 
 class Actors(Protocol):
-    """The actors that Ray is asked for."""
+    """The actors that Ray is asked for, by their ranks."""
 
-    def request(self, cpus: Sequence[int]) -> list[Any]:
+    def request(self, cpus: Sequence[int]) -> None:
         """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
 
-    async def room(self, servers: int, workers: int, cpus: int) -> int:
+    def missing(self, seconds: float) -> list[int]:
+        """Those that are not placed, once all are or after some seconds."""
+
+    def places(self) -> list[Place]:
+        """Where they are, when none is missing."""
+
+    def room(self, servers: int, workers: int, cpus: int) -> int:
         """For how many workers, at most so many, of so many CPUs there is room beside servers.
 
         All actors are given back before.
@@ -43,32 +48,47 @@ class ActorGroup:
 
     def __init__(self, lease: float, silence: float) -> None:
         """`lease` and `silence` are those of a WorkerActor."""
+        self.actors: list[Any] = []
         self._arguments = lease, silence
         self._group: Any = None
+        self._asked: list[Any] = []
 
-    def request(self, cpus: Sequence[int]) -> list[Any]:
+    def request(self, cpus: Sequence[int]) -> None:
         """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
         import ray
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
-        self._group = group
+        self._group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
         actor_class = ray.remote(WorkerActor)
-        actors = []
         for index, reserved in enumerate(cpus):
-            options = {
-                "num_cpus": reserved,
-                "max_restarts": -1,
-                "max_task_retries": -1,
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                    placement_group=group, placement_group_bundle_index=index
-                ),
-            }
-            actors.append(actor_class.options(**options).remote(*self._arguments))
-        return actors
+            strategy = PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=index
+            )
+            options = actor_class.options(
+                num_cpus=reserved, max_restarts=-1, scheduling_strategy=strategy
+            )
+            self.actors.append(options.remote(*self._arguments))
 
-    async def room(self, servers: int, workers: int, cpus: int) -> int:
+    def missing(self, seconds: float) -> list[int]:
+        """Those that are not placed, once all are or after some seconds."""
+        import ray
+
+        if not self._asked:
+            asking = [actor.place.options(max_task_retries=-1) for actor in self.actors]
+            self._asked = [call.remote() for call in asking]
+        there, _ = ray.wait(self._asked, num_returns=len(self._asked), timeout=seconds)
+        return [rank for rank, answer in enumerate(self._asked) if answer not in there]
+
+    def places(self) -> list[Place]:
+        """Where they are, when none is missing."""
+        import ray
+
+        asked, self._asked = self._asked, []
+        places: list[Place] = ray.get(asked)
+        return places
+
+    def room(self, servers: int, workers: int, cpus: int) -> int:
         """For how many workers, at most so many, of so many CPUs there is room beside servers.
 
         All actors are given back before. What is requested instead ends with this connection.
@@ -82,7 +102,7 @@ class ActorGroup:
         remove_placement_group(self._group)  # which ends its actors
         requested = [[{"CPU": CPUS_OF_SERVER}] * servers] if servers else []
         groups = list(map(placement_group, [*requested, *[[{"CPU": cpus}]] * workers]))
-        await asyncio.sleep(TO_PLACE)
+        time.sleep(TO_PLACE)
         placed = [placement_group_table(group)["state"] == "CREATED" for group in groups]
         return sum(placed[len(requested) :]) if all(placed[: len(requested)]) else 0
 
@@ -94,25 +114,23 @@ class Placement:
     each other for ever. Ray places what the group has lost as a whole, too.
     """
 
-    def __init__(self, connect: messages.Connect, say: Callable[[str], None]) -> None:
-        self._is_own = connect.address is None
-        self._membership = Membership(connect.workers, connect.servers)
-        # A Ray of the command itself has room for all, and is only slow.
-        self._patience, self._say = math.inf if self._is_own else connect.patience, say
-        self._cpus: int | None = None
-        self._group: Actors | None = None
-        self._actors: list[Any] = []
-
-    def request(self, cpus: int | None, group: Actors) -> None:
+    def __init__(
+        self,
+        group: Actors,
+        membership: Membership,
+        cpus: int | None,
+        patience: float,
+        *,
+        is_own: bool,
+    ) -> None:
         """Ask Ray for the actors, those of workers each with so many CPUs; the caller is connected.
 
-        A Ray of the command itself counts one CPU for each actor. Without `cpus` the workers of a
-        node share its CPUs.
+        A Ray of the command itself counts one CPU for each actor, has room for all, and is only
+        slow. Without `cpus` the workers of a node share its CPUs.
         """
-        self._cpus, self._group = cpus, group
-        self._actors = group.request(
-            [self._reserved(rank) for rank in range(self._membership.size)]
-        )
+        self._group, self._membership, self._cpus = group, membership, cpus
+        self._is_own, self._patience = is_own, math.inf if is_own else patience
+        group.request([self._reserved(rank) for rank in range(membership.size)])
 
     def _reserved(self, rank: int) -> int:
         """The CPUs that Ray reserves for an actor."""
@@ -120,38 +138,27 @@ class Placement:
             return CPUS_OF_SERVER
         return 1 if self._is_own or self._cpus is None else self._cpus
 
-    def actor(self, rank: int) -> Any:
-        return self._actors[rank]
-
-    async def places(self) -> list[Place]:
+    def places(self) -> list[Place]:
         """Where the actors run, by rank, once Ray has placed all of them.
 
         Says when that takes long. Raises NoRoom when it takes longer than `patience`.
         """
-        answers = [asyncio.ensure_future(actor.place.remote()) for actor in self._actors]
         begin = time.monotonic()
         next_note, limit = begin + NOTE_SECONDS, begin + self._patience
-        while True:
-            seconds = min(next_note, limit) - time.monotonic()
-            await asyncio.wait(answers, timeout=max(seconds, 0.0))
-            missing = [rank for rank, answer in enumerate(answers) if not answer.done()]
-            if not missing:
-                return [answer.result() for answer in answers]
+        while missing := self._group.missing(max(min(next_note, limit) - time.monotonic(), 0.0)):
             now = time.monotonic()
             if now >= limit:
-                for answer in answers:
-                    answer.cancel()
-                raise NoRoom(await self._no_room(missing))
+                raise NoRoom(self._no_room(missing))
             if now >= next_note:
                 shown_by = "" if self._is_own else f": {SHOWN_BY}"
-                self._say(f"waiting for Ray, which {self._not_placed(missing)}{shown_by}")
+                say(f"waiting for Ray, which {self._not_placed(missing)}{shown_by}")
                 next_note = now + NEXT_NOTE_SECONDS
+        return self._group.places()
 
-    async def _no_room(self, missing: Sequence[int]) -> str:
+    def _no_room(self, missing: Sequence[int]) -> str:
         """The line about actors that were not placed in time."""
-        assert self._group is not None
         workers, servers = self._membership.workers, self._membership.servers
-        room = await self._group.room(servers, workers, self._reserved(0))
+        room = self._group.room(servers, workers, self._reserved(0))
         way = f"for {room} of {workers}. Give cluster.workers={room}"
         if room == 0:
             way = f"for none. {SHOWN_BY}"
@@ -217,8 +224,7 @@ def hosts_of(places: Sequence[Place]) -> list[str]:
     """The address that each worker listens on: of one machine only where all are on one."""
     if len({place.node for place in places}) == 1:
         return [LOOPBACK] * len(places)
-    addresses = [place.address for place in places]
-    return [f"[{address}]" if ":" in address else address for address in addresses]
+    return [place.address for place in places]
 
 
 def seconds_until_ended(

@@ -29,7 +29,7 @@ from tnctl.errors import Failure, refuse_if
 from tnctl.launch import environment
 from tnctl.launch.environment import Place
 from tnctl.launch.spawn import TRAIN, LocalProcesses
-from tnctl.launch.supervisor import Supervisor
+from tnctl.launch.supervisor import Processes, Supervisor
 from tnctl.manifest import NAME as MANIFEST
 from tnctl.ownership import WORKER_LOGS, WORKERS, foreign_file, survey_by_name
 from tnctl.progress import say
@@ -62,21 +62,12 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
     else:
         with files.locked(conf.output):
             pass  # rank 0 holds it; here only for an error before anything is started
-    newest = partial(newest_checkpoint, conf.output)
-    at_start, values = newest(), dataclasses.asdict(conf)
-
-    def task() -> dict[str, Any]:
-        return {
-            "command": TRAIN,
-            "conf": values,
-            # Until there is a checkpoint of this run, the one before may still be there.
-            "overwrite": overwrite and newest() == at_start,
-            "golden": golden,
-            "accept": accept,
-        }
-
+    task = {
+        "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": overwrite,
+        "golden": golden, "accept": accept,
+    }  # fmt: skip
     with logs_of(conf.output, conf.cluster, place, overwrite) as folder:
-        return _supervise(task, newest, TRAIN, conf.cluster, folder, place)
+        return supervise(_processes(TRAIN, conf.cluster, folder, place), task, place)
 
 
 def read(
@@ -114,23 +105,33 @@ def read(
             "runs_recipe": runs_recipe,
             "logs": None if conf.cluster.start == "ray" else str(folder.parent),
         }
-        return _supervise(lambda: task, lambda: None, command, conf.cluster, folder, place)
+        return supervise(_processes(command, conf.cluster, folder, place), task, place)
 
 
-def _supervise(
-    task: Callable[[], dict[str, Any]],
-    newest: Callable[[], object],
-    command: str,
-    cluster: Cluster,
-    folder: Path,
-    place: Place | None,
-) -> int:
-    processes = LocalProcesses(
-        command, membership_of(cluster), folder, cluster.timeout * SILENCE, place
-    )
-    lost_code = LOST if place else 1
-    restarts = cluster.restarts
-    return Supervisor(task, newest, processes, restarts=restarts, lost_code=lost_code).run()
+def _processes(name: str, cluster: Cluster, folder: Path, place: Place | None) -> Processes:
+    """The processes that this command supervises."""
+    if cluster.start == "ray":
+        from tnctl.launch.ray_driver import RayDriver  # which needs this module
+
+        return RayDriver(name, cluster, folder)
+    return LocalProcesses(name, membership_of(cluster), folder, cluster.timeout * SILENCE, place)
+
+
+def supervise(processes: Processes, task: dict[str, Any], place: Place | None = None) -> int:
+    """Have processes do a task, and again when some are lost; the exit code of the run."""
+    restarts = task["conf"]["cluster"]["restarts"]
+    lost_code = 1 if place is None else LOST
+    if task["command"] != TRAIN:
+        supervisor = Supervisor(lambda: task, lambda: None, processes, restarts, lost_code)
+        return supervisor.run()
+    newest = partial(newest_checkpoint, task["conf"]["output"])
+    at_start = newest()
+
+    def renewed() -> dict[str, Any]:
+        # Until there is a checkpoint of this run, the one before may still be there.
+        return task | {"overwrite": task["overwrite"] and newest() == at_start}
+
+    return Supervisor(renewed, newest, processes, restarts, lost_code).run()
 
 
 def _check(conf: Conf) -> None:

@@ -64,7 +64,8 @@ class WorkerProcess:
                 command, cwd=folder, env=environment, stdin=file, stdout=stdout, stderr=stderr,
                 start_new_session=True,
             )  # fmt: skip
-        self.ending = os.pidfd_open(self._process.pid)  # readable when it has ended
+        self.pid = self._process.pid
+        self.ending = os.pidfd_open(self.pid)  # readable when it has ended
         self._stopped: float | None = None  # seconds; None while it runs
         self._stopped_for: float | None = None  # seconds, if it was killed for it
         self._is_killed = False
@@ -90,7 +91,7 @@ class WorkerProcess:
             return
         try:
             options = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
-            change = os.waitid(os.P_PID, self._process.pid, options)
+            change = os.waitid(os.P_PID, self.pid, options)
         except ChildProcessError:  # it has ended, and is not waited for yet
             return
         if change is not None:  # the latest one
@@ -112,7 +113,7 @@ class WorkerProcess:
         if self.ended() is None:
             self._is_killed = True
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> Ended | None:
         """Wait for it: how it has ended, None if it was killed by `kill`."""
@@ -254,14 +255,14 @@ class LocalProcesses:
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
-    """A port of this machine on which only those listen that know it, while the block runs.
+def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
+    """A port of a host of this machine on which a worker may listen, while the block runs.
 
-    The system gives a port that is bound to nobody else, and lets another one listen on it.
+    The system gives a port that is bound to no other process, and lets whoever knows it listen.
     """
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((LOOPBACK, 0))
+        bound.bind((host, 0))
         yield bound.getsockname()[1]
 
 

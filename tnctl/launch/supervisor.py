@@ -64,7 +64,6 @@ class Supervisor:
         task: Callable[[], dict[str, Any]],
         newest: Callable[[], object],
         processes: Processes,
-        *,
         restarts: int = 2,
         lost_code: int = 1,
     ) -> None:
