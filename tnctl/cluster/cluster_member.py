@@ -227,6 +227,8 @@ class Member:
         """Rank 0: another process joins."""
         self._is_listening.wait()
         reply: Future[Body] = Future()
+        with self._change:
+            self._joining.append(reply)
         try:
             if self._roster.join(body) != peer:
                 raise NotWelcome(f"{self._name(peer)} says that it is another one")
@@ -234,6 +236,7 @@ class Member:
             if self._node is not None:  # it cannot harm those that train
                 raise MessageError(str(error)) from error
             self._fail_all(f"refused {self._name(peer)}: {error}")
+            return reply
         except StartedAgain as error:
             if (liveness := self._liveness) is None:
                 self._lose(str(error))
@@ -242,7 +245,6 @@ class Member:
                     liveness.lost(peer)
                 self._check()
         with self._change:
-            self._joining.append(reply)
             welcome = self._roster.welcome()
             self._joined = self._joined | {peer} if welcome is None else set()
         if welcome is not None:
@@ -254,15 +256,15 @@ class Member:
         return reply
 
     def _fail_all(self, message: str) -> None:
-        """Rank 0: end, before all are welcome, with all workers that are connected."""
+        """Rank 0: end, before all are welcome, with all workers that have called."""
         say(message)
         problem = to_body(Problem(f"worker 0 has {message}"))
         with self._change:
             joining, self._joining = self._joining, []
         for reply in joining:
             reply.set_result(problem)
-        time.sleep(FLUSHED)
-        os._exit(1)
+        # Not here, for this thread sends the reply to the one that is refused.
+        threading.Timer(FLUSHED, os._exit, [1]).start()
 
     def stayed(self, process: bytes) -> "Future[Body]":
         """Another process wants to know when the one with this number ends."""
