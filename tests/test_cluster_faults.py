@@ -230,7 +230,7 @@ def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
 
 
 @pytest.mark.parametrize(("rank", "given", "words"), [
-    (1, {"token": "of another run"}, "it refuses the token of this worker: all need the same TNCTL"),
+    (1, {"token": "of another run"}, "it refuses the token of this worker: all need the same"),
     (2, {"ranks": 3}, "it has no worker of this rank: all need the same number of workers"),
 ])  # fmt: skip
 def test_a_worker_that_is_refused_for_long_ends_and_the_others_go_on(

@@ -1,104 +1,83 @@
 """How long Ray has to place all workers, and what is said then; without Ray."""
 
-import asyncio
+import json
+import signal
 import time
 
 import pytest
 
-from tnctl.errors import UserError
+from tnctl.cluster.joining.membership import Membership
+from tnctl.errors import Failure, Stopped, UserError
 from tnctl.launch import ray_placement
 from tnctl.launch.ray_actor import Place
-from tnctl.launch.ray_messages import Began, Connect, Refused, Written
+from tnctl.launch.ray_driver import RayDriver
 from tnctl.launch.ray_placement import NoRoom, Placement, seconds_until_ended
-from tnctl.launch.ray_processes import RayProcesses
+from tnctl.launch.spawn import Ended, LocalProcesses
 from tnctl.schema import Cluster
 from tnctl.training.run import record_workers
 from tnctl.training.run_folder import Log
 
 
-class Remote:
-    """The method `place` of an actor, which Ray may not have placed."""
-
-    node = None
-
-    async def remote(self):
-        while self.node is None:
-            await asyncio.sleep(0.005)
-        return Place(actor="", node=self.node, address="", cpus=(0,))
-
-
-class Actor:
-    def __init__(self):
-        self.place = Remote()
-
-
 class Nodes:
-    """Instead of Ray: nodes with room for an actor each, all of which are placed, or none."""
+    """Instead of Ray: nodes with room for an actor each, all of which are placed, or none.
 
-    def __init__(self, nodes):
-        self.free, self.actors, self.requests = list(nodes), [], []
+    `changes` are done one after the other while actors are missing.
+    """
+
+    def __init__(self, nodes, *changes):
+        self.free, self.nodes, self.requests, self.changes = list(nodes), [], [], list(changes)
 
     def request(self, cpus):
         self.requests.append(list(cpus))
-        self.actors = [Actor() for _ in cpus]
+        self.nodes = [None] * len(cpus)
         self.place()
-        return self.actors
 
-    async def room(self, servers, workers, _):
-        nodes = len(self.free) + sum(actor.place.node is not None for actor in self.actors)
+    def missing(self, seconds):
+        there = [rank for rank, node in enumerate(self.nodes) if node is None]
+        if there:
+            time.sleep(seconds)
+            for change in self.changes[:1]:
+                self.changes.remove(change)
+                change(self)
+        return there
+
+    def places(self):
+        return [Place(actor="", node=node, address="", port=0, cpus=(0,)) for node in self.nodes]
+
+    def room(self, servers, workers, _):
+        nodes = len(self.free) + sum(node is not None for node in self.nodes)
         return min(max(nodes - servers, 0), workers)
 
     def place(self):
-        waiting = [actor for actor in self.actors if actor.place.node is None]
+        waiting = [rank for rank, node in enumerate(self.nodes) if node is None]
         if len(waiting) <= len(self.free):
-            for actor in waiting:
-                actor.place.node = self.free.pop(0)
+            for rank in waiting:
+                self.nodes[rank] = self.free.pop(0)
 
     def add(self, node):
         self.free.append(node)
         self.place()
 
-    def lose(self, node):
-        for actor in self.actors:
-            if actor.place.node == node:
-                actor.place.node = None
+
+def placement(ray, workers, patience=9.0, servers=0, cpus=1, is_own=False):
+    return Placement(ray, Membership(workers, servers), cpus, patience, is_own=is_own)
 
 
-def placement(nodes, workers, patience=9.0, servers=0, cpus=1, address="auto"):
-    """A placement on these nodes, as a string of their names, Ray, and the lines that it says."""
-    lines, ray = [], Nodes(nodes)
-    connect = Connect(
-        address=address, temporary="", workers=workers, servers=servers, patience=patience,
-        cpus=cpus, silence=4,
-    )  # fmt: skip
-    placed = Placement(connect, lines.append)
-    placed.request(cpus, ray)
-    return placed, ray, lines
+def places(placed):
+    return "".join(place.node for place in placed.places())
 
 
-def places(placed, *changes):
-    """The nodes of all ranks, when these are done to Ray one after the other meanwhile."""
-
-    async def wait():
-        waiting = asyncio.ensure_future(placed.places())
-        for change in changes:
-            await asyncio.sleep(0.12)
-            assert not waiting.done()
-            change()
-        return await asyncio.wait_for(waiting, 10)
-
-    return "".join(place.node for place in asyncio.run(wait()))
-
-
-def test_a_run_begins_when_all_are_placed_and_continues_when_they_are_again(monkeypatch):
+def test_a_run_begins_when_all_are_placed_and_continues_when_they_are_again(monkeypatch, capfd):
     monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
-    placed, ray, lines = placement("ab", 3)
-    assert places(placed, lambda: ray.add("c")) == "abc"
-    ray.lose("b")
-    assert places(placed, lambda: ray.add("d")) == "adc"
+    ray = Nodes("ab", lambda ray: ray.add("c"), lambda ray: ray.add("d"))
+    placed = placement(ray, 3)
+    assert places(placed) == "abc"
+    ray.nodes[1] = None
+    assert places(placed) == "adc"
     waiting = "waiting for Ray, which has not placed "
     shown_by = " workers (CPUs of each: 1): `ray status` shows what it has"
-    assert lines == [f"{waiting}3 of 3{shown_by}", f"{waiting}1 of 3{shown_by}"]
+    lines = [f"{waiting}3 of 3{shown_by}", f"{waiting}1 of 3{shown_by}"]
+    assert capfd.readouterr().err.splitlines() == lines
 
 
 @pytest.mark.parametrize(("nodes", "workers", "servers", "line"), [
@@ -110,53 +89,74 @@ def test_a_run_begins_when_all_are_placed_and_continues_when_they_are_again(monk
                   "within 0.1 s (cluster.patience), and has room for 1 of 2. Give "
                   "cluster.workers=1"),
 ])  # fmt: skip
-def test_after_patience_a_line_says_how_many_fit(nodes, workers, servers, line):
-    placed, _, lines = placement(nodes, workers, 0.1, servers, cpus=4)
+def test_after_patience_a_line_says_how_many_fit(nodes, workers, servers, line, capfd):
+    placed = placement(Nodes(nodes), workers, 0.1, servers, cpus=4)
     begin = time.monotonic()
     with pytest.raises(NoRoom) as refused:
-        places(placed)
-    assert str(refused.value) == f"Ray has not placed {line}" and not lines
+        placed.places()
+    assert str(refused.value) == f"Ray has not placed {line}" and not capfd.readouterr().err
     assert time.monotonic() - begin >= 0.1
 
 
-def test_a_ray_of_the_command_itself_has_room_and_is_waited_for():
-    placed, ray, _ = placement("", 2, patience=0.01, address=None)
-    assert places(placed, lambda: None, lambda: [ray.add(name) for name in "ab"]) == "ab"
+def test_a_ray_of_the_command_itself_has_room_and_is_waited_for(monkeypatch):
+    monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
+    monkeypatch.setattr(ray_placement, "NEXT_NOTE_SECONDS", 0.05)
+    ray = Nodes("", lambda _: None, lambda ray: [ray.add(name) for name in "ab"])
+    assert places(placement(ray, 2, patience=0.01, is_own=True)) == "ab"
 
 
 def test_servers_are_placed_together_with_the_workers():
-    assert placement("abcde", 3, servers=2, cpus=4)[1].requests == [[4, 4, 4, 1, 1]]
-    local = placement("abc", 2, servers=1, cpus=None, address=None)[1]
-    assert local.requests == [[1, 1, 1]]
+    ray, own = Nodes("abcde"), Nodes("abc")
+    placement(ray, 3, servers=2, cpus=4)
+    placement(own, 2, servers=1, cpus=None, is_own=True)
+    assert ray.requests == [[4, 4, 4, 1, 1]] and own.requests == [[1, 1, 1]]
 
 
 def test_servers_may_use_all_cpus_of_their_node():
     def place(node):
-        return Place(actor="", node=node, address="", cpus=tuple(range(8)))
+        return Place(actor="", node=node, address="", port=0, cpus=tuple(range(8)))
 
-    placed, _, _ = placement("", 2, servers=2, cpus=4)
+    placed = placement(Nodes(""), 2, servers=2, cpus=4)
     everything = tuple(range(8))
     shares = placed.shares([place("a"), place("a"), place("a"), place("b")])
     assert shares == {0: (0, 1, 2, 3), 1: (4, 5, 6, 7), 2: everything, 3: everything}
 
 
-def test_what_the_command_takes_of_its_process_in_ray(tmp_path, monkeypatch):
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """The driver as the command sees it, which has ended with a code."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    logs = [tmp_path / f"{name}.log" for name in ("w0", "w1", "s0")]
-    processes = RayProcesses(logs, tmp_path / "ray.log", Cluster(start="ray", workers=2, servers=1))
-    assert processes.membership.name(2) == "server 0" and not processes.has_begun
-    processes._take(Began())
-    processes._take(Written(2, b"of server 0\n"))
-    assert processes.has_begun and logs[2].read_text().endswith("of server 0\n")
+
+    def ended(code, end=None):
+        driver = RayDriver("train", Cluster(start="ray", workers=2), tmp_path)
+        driver._temporary = str(tmp_path)
+        monkeypatch.setattr(LocalProcesses, "wait", lambda *_: {0: Ended(code, "a cause")})
+        if end is not None:
+            (tmp_path / "end").write_text(end)
+        return driver.wait(0)
+
+    return ended
+
+
+def test_what_the_end_of_the_driver_means(driver, monkeypatch):
+    lost = "was lost with the Ray of this machine, which is started again"
+    assert driver(1) == driver(-signal.SIGKILL) == {0: Ended(-signal.SIGKILL, lost)}
+    assert driver(-signal.SIGTERM)[0].code == -signal.SIGTERM
+    monkeypatch.setenv("RAY_ADDRESS", "node1:6379")
+    with pytest.raises(Failure, match="the Ray of RAY_ADDRESS='node1:6379' cannot be reached any"):
+        driver(1)
+    assert driver(0, "")[0].code == 0 and driver(1, "")[0].code == 1
     for code in (1, 75):
         with pytest.raises(UserError, match="no room") as refused:
-            processes._take(Refused("no room", code))
+            driver(1, json.dumps({"message": "no room", "exit_code": code}))
         assert refused.value.exit_code == code
+    with pytest.raises(Stopped, match="stopped"):
+        driver(1, json.dumps({"message": "stopped by SIGTERM", "exit_code": 143}))
 
 
 def test_workers_of_lost_nodes_are_given_time_to_end():
     def place(actor, node):
-        return Place(actor=actor, node=node, address="", cpus=(0,))
+        return Place(actor=actor, node=node, address="", port=0, cpus=(0,))
 
     former = [place("x", "a"), place("y", "b")]
     heard = dict.fromkeys("xy", time.monotonic())
