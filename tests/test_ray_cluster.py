@@ -20,8 +20,8 @@ from test_ray import RayTraining, all_end, listening, needs_ray
 from tnctl.errors import UserError
 from tnctl.launch import run
 from tnctl.launch.ray_actor import Place
-from tnctl.launch.ray_driver import address_of_ray
-from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node, hosts_of
+from tnctl.launch.ray_driver import address_of_ray, hosts_of
+from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node
 
 pytestmark = pytest.mark.ray
 # Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each

@@ -10,29 +10,26 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.launch import ray_placement
 from tnctl.launch.ray_actor import Place
-from tnctl.launch.ray_driver import RayDriver
-from tnctl.launch.ray_placement import NoRoom, Placement, seconds_until_ended
+from tnctl.launch.ray_driver import RayDriver, seconds_until_ended
+from tnctl.launch.ray_placement import NoRoom, Placement
 from tnctl.launch.spawn import Ended, LocalProcesses
 from tnctl.schema import Cluster
 from tnctl.training.run import record_workers
 from tnctl.training.run_folder import Log
 
 
-class Nodes:
-    """Instead of Ray: nodes with room for an actor each, all of which are placed, or none.
+class Nodes(Placement):
+    """Instead of Ray's: nodes with room for an actor each, all of which are placed, or none.
 
     `changes` are done one after the other while actors are missing.
     """
 
-    def __init__(self, nodes, *changes):
-        self.free, self.nodes, self.requests, self.changes = list(nodes), [], [], list(changes)
-
-    def request(self, cpus):
-        self.requests.append(list(cpus))
-        self.nodes = [None] * len(cpus)
+    def __init__(self, nodes, workers, *changes, servers=0, cpus=1, patience=9.0, is_own=False):
+        super().__init__(Membership(workers, servers), cpus, patience, is_own=is_own)
+        self.free, self.nodes, self.changes = list(nodes), [None] * (workers + servers), [*changes]
         self.place()
 
-    def missing(self, seconds):
+    def _missing(self, seconds):
         there = [rank for rank, node in enumerate(self.nodes) if node is None]
         if there:
             time.sleep(seconds)
@@ -41,12 +38,12 @@ class Nodes:
                 change(self)
         return there
 
-    def places(self):
+    def _found(self):
         return [Place(actor="", node=node, address="", port=0, cpus=(0,)) for node in self.nodes]
 
-    def room(self, servers, workers, _):
+    def _room(self):
         nodes = len(self.free) + sum(node is not None for node in self.nodes)
-        return min(max(nodes - servers, 0), workers)
+        return min(max(nodes - self._membership.servers, 0), self._membership.workers)
 
     def place(self):
         waiting = [rank for rank, node in enumerate(self.nodes) if node is None]
@@ -59,20 +56,15 @@ class Nodes:
         self.place()
 
 
-def placement(ray, workers, patience=9.0, servers=0, cpus=1, is_own=False):
-    return Placement(ray, Membership(workers, servers), cpus, patience, is_own=is_own)
-
-
 def places(placed):
     return "".join(place.node for place in placed.places())
 
 
 def test_a_run_begins_when_all_are_placed_and_continues_when_they_are_again(monkeypatch, capfd):
     monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
-    ray = Nodes("ab", lambda ray: ray.add("c"), lambda ray: ray.add("d"))
-    placed = placement(ray, 3)
+    placed = Nodes("ab", 3, lambda placed: placed.add("c"), lambda placed: placed.add("d"))
     assert places(placed) == "abc"
-    ray.nodes[1] = None
+    placed.nodes[1] = None
     assert places(placed) == "adc"
     waiting = "waiting for Ray, which has not placed "
     shown_by = " workers (CPUs of each: 1): `ray status` shows what it has"
@@ -90,7 +82,7 @@ def test_a_run_begins_when_all_are_placed_and_continues_when_they_are_again(monk
                   "cluster.workers=1"),
 ])  # fmt: skip
 def test_after_patience_a_line_says_how_many_fit(nodes, workers, servers, line, capfd):
-    placed = placement(Nodes(nodes), workers, 0.1, servers, cpus=4)
+    placed = Nodes(nodes, workers, patience=0.1, servers=servers, cpus=4)
     begin = time.monotonic()
     with pytest.raises(NoRoom) as refused:
         placed.places()
@@ -101,22 +93,22 @@ def test_after_patience_a_line_says_how_many_fit(nodes, workers, servers, line, 
 def test_a_ray_of_the_command_itself_has_room_and_is_waited_for(monkeypatch):
     monkeypatch.setattr(ray_placement, "NOTE_SECONDS", 0.05)
     monkeypatch.setattr(ray_placement, "NEXT_NOTE_SECONDS", 0.05)
-    ray = Nodes("", lambda _: None, lambda ray: [ray.add(name) for name in "ab"])
-    assert places(placement(ray, 2, patience=0.01, is_own=True)) == "ab"
+    changes = [lambda _: None, lambda placed: [placed.add(name) for name in "ab"]]
+    assert places(Nodes("", 2, *changes, patience=0.01, is_own=True)) == "ab"
 
 
-def test_servers_are_placed_together_with_the_workers():
-    ray, own = Nodes("abcde"), Nodes("abc")
-    placement(ray, 3, servers=2, cpus=4)
-    placement(own, 2, servers=1, cpus=None, is_own=True)
-    assert ray.requests == [[4, 4, 4, 1, 1]] and own.requests == [[1, 1, 1]]
+def test_the_cpus_that_are_reserved_for_each():
+    placed = Nodes("", 3, servers=2, cpus=4)
+    assert [placed.reserved(rank) for rank in range(5)] == [4, 4, 4, 1, 1]
+    placed = Nodes("", 2, servers=1, cpus=2, is_own=True)
+    assert [placed.reserved(rank) for rank in range(3)] == [1, 1, 1]
 
 
 def test_servers_may_use_all_cpus_of_their_node():
     def place(node):
         return Place(actor="", node=node, address="", port=0, cpus=tuple(range(8)))
 
-    placed = placement(Nodes(""), 2, servers=2, cpus=4)
+    placed = Nodes("", 2, servers=2, cpus=4)
     everything = tuple(range(8))
     shares = placed.shares([place("a"), place("a"), place("a"), place("b")])
     assert shares == {0: (0, 1, 2, 3), 1: (4, 5, 6, 7), 2: everything, 3: everything}
@@ -164,7 +156,7 @@ def test_workers_of_lost_nodes_are_given_time_to_end():
     assert seconds_until_ended(former, [place("v", "a"), place("w", "b")], heard, 13) == 0
     others = [place("v", "a"), place("w", "d")]
     assert 12 < seconds_until_ended(former, others, heard, 13) <= 13
-    assert seconds_until_ended(former, others, heard | {"y": 0.0}, 13) == 0
+    assert seconds_until_ended(former, others, heard | {"y": 0.0}, 13) < 0
 
 
 def test_the_log_has_a_line_when_there_is_another_number_of_workers(tmp_path):

@@ -134,14 +134,16 @@ class WorkerActor:
 
         None of an actor without a worker, since it was started again.
         """
-        self._asked, events = time.monotonic(), []
+        # Of this worker: a question about an earlier one may still be held.
+        queue, events = self._events, []
+        self._asked = time.monotonic()
         if self._worker is None:
             return None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_SECONDS):
-                events.append(await self._events.get())
-        while not self._events.empty():
-            events.append(self._events.get_nowait())
+                events.append(await queue.get())
+        while not queue.empty():
+            events.append(queue.get_nowait())
         return events
 
     async def signal(self, number: int) -> None:

@@ -20,27 +20,20 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from tnctl.cluster.joining.addresses import HostPort
-from tnctl.cluster.joining.assignment import LOST, take_assignment
+from tnctl.cluster.joining.assignment import LOOPBACK, LOST, take_assignment
 from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, Stopped, UserError, quoted, refuse_if
 from tnctl.launch.ray_actor import LEASE_SECONDS, Place, Written
-from tnctl.launch.ray_placement import (
-    ActorGroup,
-    NoRoom,
-    Placement,
-    cpus_of_each,
-    hosts_of,
-    seconds_until_ended,
-)
+from tnctl.launch.ray_placement import NoRoom, Placement, cpus_of_each
 from tnctl.launch.run import LOG_OF_RAY, membership_of, supervise
 from tnctl.launch.spawn import Ended, LocalProcesses, begin_log
 from tnctl.launch.supervisor import HANDLED
@@ -150,10 +143,8 @@ class RayProcesses:
         address, silence = address_of_ray(), cluster.timeout * SILENCE
         cpus = _connect(address, cluster, self.membership)
         self._lease = math.inf if address is None else LEASE_SECONDS
-        self._group = ActorGroup(self._lease, silence)
-        self._placement = Placement(
-            self._group, self.membership, cpus, cluster.patience, is_own=address is None
-        )
+        self._placement = Placement(self.membership, cpus, cluster.patience, is_own=address is None)
+        self._placement.request(self._lease, silence)
         self._places: list[Place] = []
         self._heard: dict[str, float] = {}  # when each actor has answered last
         self._asking: dict[Any, int] = {}  # the rank of each question for events
@@ -169,7 +160,7 @@ class RayProcesses:
             except NoRoom as error:
                 raise UserError(str(error), LOST) from None
             lease = self._lease + MARGIN_SECONDS
-            time.sleep(seconds_until_ended(former, self._places, self._heard, lease))
+            time.sleep(max(seconds_until_ended(former, self._places, self._heard, lease), 0.0))
         self._heard = {place.actor: time.monotonic() for place in self._places}
         hosts, cpus = hosts_of(self._places), self._placement.shares(self._places)
         rank_0 = str(HostPort(hosts[0], self._places[0].port))
@@ -186,7 +177,7 @@ class RayProcesses:
                 "cpus": cpus[rank],
                 "task": task,
             }
-            start = self._group.actors[rank].start
+            start = self._placement.actors[rank].start
             starts[start.remote(place.actor, values, os.getcwd())] = rank
             if rank:
                 begin_log(self._log(rank), generation)
@@ -211,7 +202,7 @@ class RayProcesses:
         return answers
 
     def _ask(self, rank: int) -> None:
-        self._asking[self._group.actors[rank].events.remote()] = rank
+        self._asking[self._placement.actors[rank].events.remote()] = rank
 
     def wait(self, seconds: float) -> dict[int, Ended]:
         """Wait for what happens, at most so long: the ranks that have ended, and how."""
@@ -219,7 +210,7 @@ class RayProcesses:
 
         while self._signals:
             rank, number = self._signals.popleft()
-            self._group.actors[rank].signal.remote(number)
+            self._placement.actors[rank].signal.remote(number)
         endings: dict[int, Ended] = {}
         if not self._asking:
             time.sleep(seconds)
@@ -264,10 +255,30 @@ class RayProcesses:
 
     def end(self) -> dict[int, Ended]:
         """Kill all that are left: how those have ended that were not killed here."""
-        left = {self._group.actors[rank].end.remote(): rank for rank in self._asking.values()}
+        left = {self._placement.actors[rank].end.remote(): rank for rank in self._asking.values()}
         self._asking = {}
         endings = self._answers(left) if left else {}
         return {rank: ended for rank, ended in endings.items() if ended is not None}
+
+
+def hosts_of(places: Sequence[Place]) -> list[str]:
+    """The address that each worker listens on: of one machine only where all are on one."""
+    if len({place.node for place in places}) == 1:
+        return [LOOPBACK] * len(places)
+    return [place.address for place in places]
+
+
+def seconds_until_ended(
+    former: Sequence[Place], places: Sequence[Place], heard: Mapping[str, float], lease: float
+) -> float:
+    """How long to wait until workers have ended whose nodes Ray could not reach any more.
+
+    `former` are the places of the generation before, by rank as `places`, or empty. `heard` says
+    when each actor of them has answered last: its worker lives at most `lease` seconds longer.
+    """
+    moved = zip(former, places, strict=False)
+    gone = [heard[place.actor] for place, later in moved if later.node != place.node]
+    return max(gone) + lease - time.monotonic() if gone else 0.0
 
 
 def _connect(address: str | None, cluster: Cluster, membership: Membership) -> int | None:
