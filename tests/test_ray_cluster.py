@@ -249,8 +249,8 @@ def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method)
     packages.mkdir()
     (packages / "sitecustomize.py").write_text(AT_A_CALL)
     mark = parts / "mark"
-    variables = {"PYTHONPATH": str(packages), "KIND": kind, "METHOD": method}
-    variables["MARK"] = str(mark)
+    variables = {"KIND": kind, "METHOD": method, "MARK": str(mark)}
+    variables |= cluster_commands.importing(packages)
     evaluated = "evaluation.every_steps=70"
     with (
         nodes_of_ray(3, variables) as (nodes, environment),
