@@ -205,8 +205,8 @@ def test_the_first_of_slurms_list_of_nodes(text, first):
 def test_where_a_worker_listens(variables, rank, expected):
     if rank is not None:
         variables = variables | {"TNCTL_RANK": str(rank)}
-    place = environment.place(variables)
-    assert (place.host, place.port, place.reached_at) == expected
+    given = environment.place(variables).addresses
+    assert (given["host"], given["port"], given["reached_at"]) == expected
 
 
 def assignment(rank_0="127.0.0.1:9", **given):

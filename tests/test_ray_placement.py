@@ -124,7 +124,7 @@ def driver(tmp_path, monkeypatch):
         driver._temporary = str(tmp_path)
         monkeypatch.setattr(LocalProcesses, "wait", lambda *_: {0: Ended(code, "a cause")})
         if end is not None:
-            (tmp_path / "end").write_text(end)
+            (tmp_path / "end").write_text(json.dumps(end))
         return driver.wait(0)
 
     return ended
@@ -137,13 +137,13 @@ def test_what_the_end_of_the_driver_means(driver, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "node1:6379")
     with pytest.raises(Failure, match="the Ray of RAY_ADDRESS='node1:6379' cannot be reached any"):
         driver(1)
-    assert driver(0, "")[0].code == 0 and driver(1, "")[0].code == 1
+    assert driver(1, [0, None])[0].code == 0 and driver(1, [1, None])[0].code == 1
     for code in (1, 75):
         with pytest.raises(UserError, match="no room") as refused:
-            driver(1, json.dumps({"message": "no room", "exit_code": code}))
+            driver(1, [code, "no room"])
         assert refused.value.exit_code == code
     with pytest.raises(Stopped, match="stopped"):
-        driver(1, json.dumps({"message": "stopped by SIGTERM", "exit_code": 143}))
+        driver(143, [143, "stopped by SIGTERM"])
 
 
 def test_workers_of_lost_nodes_are_given_time_to_end():

@@ -301,38 +301,6 @@ def test_sigterm_lets_rank_0_save(tmp_path, capfd):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-class NothingPlaced:
-    """Processes that no machine is there for."""
-
-    name, has_begun, membership, ranks = "train", False, Membership(2), range(2)
-
-    def __init__(self):
-        self.signals = []
-
-    def start(self, *_):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    def wait(self, seconds):
-        time.sleep(seconds)
-        return {}
-
-    def signal(self, rank, number):
-        self.signals.append((rank, number))
-
-    def end(self):
-        return {}
-
-
-def test_ctrl_c_ends_what_has_not_begun(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "TO_END", 0.3)
-    processes = NothingPlaced()
-    started = time.monotonic()
-    with pytest.raises(Stopped, match="stopped by SIGINT before the workers have saved") as stopped:
-        Supervisor(dict, lambda: None, processes).run()
-    assert stopped.value.exit_code == 130 and processes.signals == [(0, signal.SIGINT)]
-    assert time.monotonic() - started < 10
-
-
 def test_a_second_signal_ends_all(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "TO_END", 0.3)
     run = Run(tmp_path, [["ignore;touch ready;" + SLEEP, SLEEP]])

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tnctl import documents
 from tnctl.cluster.joining import addresses
@@ -55,20 +56,15 @@ class Place:
         return f"{self.membership.name(self.rank)} of {of}"
 
     @property
-    def host(self) -> str | None:
-        """Where it listens; None: at the address from which it reaches worker 0."""
-        return next((known.host for known in (self.listen, self.endpoint) if known), None)
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens; 0: any."""
-        ports = (known.port for known in (self.listen, self.endpoint) if known and known.port)
-        return next(ports, 0)
-
-    @property
-    def reached_at(self) -> str | None:
-        """HOST:PORT for the others; None: where it listens."""
-        return str(self.endpoint) if self.endpoint and self.endpoint.port else None
+    def addresses(self) -> dict[str, Any]:
+        """Where it listens and is reached, and where worker 0 is, as in an Assignment."""
+        known = [address for address in (self.listen, self.endpoint) if address is not None]
+        return {
+            "host": known[0].host if known else None,
+            "port": next((address.port for address in known if address.port), 0),
+            "reached_at": str(self.endpoint) if self.endpoint and self.endpoint.port else None,
+            "rank_0": str(self.address),
+        }
 
 
 def place(environment: Environment, servers: int = 0) -> Place:
@@ -336,16 +332,13 @@ def _counted(
 
 def _servers(environment: Environment) -> int:
     """How many dedicated servers there are, as TNCTL_SERVERS says; by default none."""
-    if "TNCTL_SERVERS" not in environment:
-        return 0
-    return _servers_within("TNCTL_SERVERS", _count(environment, "TNCTL_SERVERS"))
+    name = "TNCTL_SERVERS"
+    return _servers_within(name, _count(environment, name)) if name in environment else 0
 
 
 def _servers_within(name: str, servers: int) -> int:
-    refuse_if(
-        servers > MOST_WORKERS,
-        f"{name}: a cluster has at most {MOST_WORKERS} servers. Received: {servers}",
-    )
+    words = f"a cluster has at most {MOST_WORKERS} servers. Received: {servers}"
+    refuse_if(servers > MOST_WORKERS, f"{name}: {words}")
     return servers
 
 
@@ -359,10 +352,8 @@ def _count(environment: Environment, name: str, most: int = 2**31) -> int:
 
 
 def _workers(name: str, workers: int) -> int:
-    refuse_if(
-        not 1 <= workers <= MOST_WORKERS,
-        f"{name}: a cluster has 1 to {MOST_WORKERS} workers. Received: {workers}",
-    )
+    words = f"a cluster has 1 to {MOST_WORKERS} workers. Received: {workers}"
+    refuse_if(not 1 <= workers <= MOST_WORKERS, f"{name}: {words}")
     return workers
 
 

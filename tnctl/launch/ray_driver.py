@@ -34,14 +34,14 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, Stopped, UserError, quoted, refuse_if
 from tnctl.launch.ray_actor import LEASE_SECONDS, Place, Written
 from tnctl.launch.ray_placement import NoRoom, Placement, cpus_of_each
-from tnctl.launch.run import LOG_OF_RAY, membership_of, supervise
-from tnctl.launch.spawn import Ended, LocalProcesses, begin_log
-from tnctl.launch.supervisor import HANDLED
+from tnctl.launch.spawn import Ended, LocalProcesses, begin_log, membership_of
+from tnctl.launch.supervisor import HANDLED, supervise
 from tnctl.progress import console
 from tnctl.schema import Cluster, from_values
 
 COMMAND = (sys.executable, "-P", "-m", "tnctl.launch.ray_driver")
-END = "end"  # a file in the driver's folder: the run is over, not the driver lost
+LOG_OF_RAY = "ray.log"  # what Ray itself says, beside the logs of workers
+END = "end"  # a file in the driver's folder: the exit code of the run, and why it ends
 OBJECT_STORE_BYTES = 80 << 20  # near the least that Ray takes; nothing is kept in it
 # Seconds in which the head of Ray must answer: of a Ray on this machine, and of another.
 HEAD_SECONDS, FAR_HEAD_SECONDS = 5.0, 20.0
@@ -99,11 +99,10 @@ class RayDriver(LocalProcesses):
         if 0 not in endings or -endings[0].code in HANDLED:
             return endings
         if end.exists():
-            if content := end.read_text():
-                problem = Problem(**json.loads(content))
-                is_stop = problem.exit_code > 128
-                raise Stopped(problem.message, problem.exit_code) if is_stop else problem.error()
-            return endings
+            code, message = json.loads(end.read_text())
+            if message is None:
+                return {0: Ended(code, "")}
+            raise Stopped(message, code) if code > 128 else Problem(message, code).error()
         if self._address is not None:
             raise Failure(
                 f"the Ray of RAY_ADDRESS={quoted(self._address)} cannot be reached any more "
@@ -130,8 +129,6 @@ class RayDriver(LocalProcesses):
 
 class RayProcesses:
     """Worker processes on the nodes of Ray, each supervised by an actor."""
-
-    has_begun = True  # a signal while Ray places the workers ends this process
 
     def __init__(
         self, name: str, cluster: Cluster, folder: Path, streams: Sequence[IO[bytes]]
@@ -190,15 +187,15 @@ class RayProcesses:
     def _log(self, rank: int) -> Path:
         return self.folder / self.membership.log_name(rank)
 
-    def _answers(self, asked: dict[Any, int]) -> dict[int, Any]:
+    def _answers(self, questions: dict[Any, int]) -> dict[int, Any]:
         """The answers of ranks that can be reached."""
         import ray
 
-        there, _ = ray.wait(list(asked), num_returns=len(asked), timeout=LEASE_SECONDS)
+        there, _ = ray.wait(list(questions), num_returns=len(questions), timeout=LEASE_SECONDS)
         answers = {}
         for question in there:
             with contextlib.suppress(ray.exceptions.RayActorError):
-                answers[asked[question]] = ray.get(question)
+                answers[questions[question]] = ray.get(question)
         return answers
 
     def _ask(self, rank: int) -> None:
@@ -376,21 +373,21 @@ def _end_group_with(command: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _run(given: dict[str, Any], streams: Sequence[IO[bytes]]) -> int:
-    """Train, or read, with workers that Ray has placed; the exit code. Raises as `supervise`."""
+def _run(given: dict[str, Any], streams: Sequence[IO[bytes]]) -> tuple[int, str | None]:
+    """Train, or read, with workers that Ray places: the exit code, and the line of an error."""
     task, folder = given["task"], Path(given["logs"])
     cluster = from_values(task["conf"]).cluster
-    with contextlib.chdir(given["temporary"]):  # Ray lets its processes import from there
-        processes = RayProcesses(task["command"], cluster, folder, streams)
     try:
-        return supervise(processes, task)
-    except (UserError, Stopped):
-        raise
+        with contextlib.chdir(given["temporary"]):  # Ray lets its processes import from there
+            processes = RayProcesses(task["command"], cluster, folder, streams)
+        return supervise(processes, task), None
+    except (UserError, Stopped) as error:
+        return error.exit_code, str(error)
     except Exception as error:
         traceback.print_exc()
         reasons = [line for line in str(error).splitlines() if line.strip()]
         reason = reasons[-1].strip() if reasons else type(error).__name__
-        raise Failure(f"Ray cannot supervise the workers: {reason}") from error
+        return 1, f"Ray cannot supervise the workers: {reason}"
 
 
 def main() -> None:
@@ -399,7 +396,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_DFL)
     assignment = take_assignment()
     _end_group_with(assignment.supervisor)
-    given, code, problem = assignment.task, 1, ""
+    given = assignment.task
     if address_of_ray() is None:
         token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
         os.environ |= OF_OWN_RAY | token | dict(os.environ)
@@ -408,19 +405,13 @@ def main() -> None:
     with open(Path(given["logs"]) / LOG_OF_RAY, "ab") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
-    try:
-        code = _run(given, streams)
-    except (UserError, Stopped) as error:
-        problem = json.dumps({"message": str(error), "exit_code": error.exit_code})
-    finally:
-        if address_of_ray() is not None:
-            import ray
+    end = _run(given, streams)
+    (Path(given["temporary"]) / END).write_text(json.dumps(end))
+    if address_of_ray() is not None:
+        import ray
 
-            ray.shutdown()
-        (Path(given["temporary"]) / END).write_text(problem)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        ray.shutdown()
+    os._exit(end[0])
 
 
 if __name__ == "__main__":

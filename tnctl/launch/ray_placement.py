@@ -41,7 +41,7 @@ class Placement:
         self._patience = math.inf if is_own else patience
         self.actors: list[Any] = []
         self._group: Any = None
-        self._asked: list[Any] = []
+        self._answers: list[Any] = []
 
     def request(self, *arguments: float) -> None:
         """Ask Ray, to which this process is connected, for the actors: WorkerActor(*arguments)."""
@@ -87,18 +87,18 @@ class Placement:
         """The ranks that are not placed, once all are or after some seconds."""
         import ray
 
-        if not self._asked:
-            asking = [actor.place.options(max_task_retries=-1) for actor in self.actors]
-            self._asked = [call.remote() for call in asking]
-        there, _ = ray.wait(self._asked, num_returns=len(self._asked), timeout=seconds)
-        return [rank for rank, answer in enumerate(self._asked) if answer not in there]
+        if not self._answers:
+            calls = [actor.place.options(max_task_retries=-1) for actor in self.actors]
+            self._answers = [call.remote() for call in calls]
+        there, _ = ray.wait(self._answers, num_returns=len(self._answers), timeout=seconds)
+        return [rank for rank, answer in enumerate(self._answers) if answer not in there]
 
     def _found(self) -> list[Place]:
         """Where the actors are, when none is missing."""
         import ray
 
-        asked, self._asked = self._asked, []
-        places: list[Place] = ray.get(asked)
+        answers, self._answers = self._answers, []
+        places: list[Place] = ray.get(answers)
         return places
 
     def _room(self) -> int:

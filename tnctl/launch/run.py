@@ -10,33 +10,27 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from tnctl import files
-from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
-from tnctl.checkpoint.chain import newest_first
 from tnctl.cluster import NEEDS_GRPC
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.liveness import SILENCE
 from tnctl.cluster.joining.members import Problem
-from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.joining.patience import Patience
 from tnctl.cluster.transport import certificates
 from tnctl.errors import Failure, refuse_if
 from tnctl.launch import environment
 from tnctl.launch.environment import Place
-from tnctl.launch.spawn import TRAIN, LocalProcesses
-from tnctl.launch.supervisor import Processes, Supervisor
-from tnctl.manifest import NAME as MANIFEST
+from tnctl.launch.ray_driver import LOG_OF_RAY, RayDriver
+from tnctl.launch.spawn import TRAIN, LocalProcesses, membership_of
+from tnctl.launch.supervisor import Processes, supervise
 from tnctl.ownership import WORKER_LOGS, WORKERS, foreign_file, survey_by_name
 from tnctl.progress import say
 from tnctl.schema import Cluster, Conf
 
 NEEDS_RAY = "cluster=ray needs a package that is not installed: pip install 'tnctl[ray]'"
-LOG_OF_RAY = "ray.log"  # what Ray itself says
 EXPORT = "export-embeddings"
 
 
@@ -67,7 +61,8 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
         "golden": golden, "accept": accept,
     }  # fmt: skip
     with logs_of(conf.output, conf.cluster, place, overwrite) as folder:
-        return supervise(_processes(TRAIN, conf.cluster, folder, place), task, place)
+        processes = _processes(TRAIN, conf.cluster, folder, place)
+        return supervise(processes, task, LOST if place else 1)
 
 
 def read(
@@ -105,33 +100,15 @@ def read(
             "runs_recipe": runs_recipe,
             "logs": None if conf.cluster.start == "ray" else str(folder.parent),
         }
-        return supervise(_processes(command, conf.cluster, folder, place), task, place)
+        processes = _processes(command, conf.cluster, folder, place)
+        return supervise(processes, task, LOST if place else 1)
 
 
 def _processes(name: str, cluster: Cluster, folder: Path, place: Place | None) -> Processes:
     """The processes that this command supervises."""
     if cluster.start == "ray":
-        from tnctl.launch.ray_driver import RayDriver  # which needs this module
-
         return RayDriver(name, cluster, folder)
     return LocalProcesses(name, membership_of(cluster), folder, cluster.timeout * SILENCE, place)
-
-
-def supervise(processes: Processes, task: dict[str, Any], place: Place | None = None) -> int:
-    """Have processes do a task, and again when some are lost; the exit code of the run."""
-    restarts = task["conf"]["cluster"]["restarts"]
-    lost_code = 1 if place is None else LOST
-    if task["command"] != TRAIN:
-        supervisor = Supervisor(lambda: task, lambda: None, processes, restarts, lost_code)
-        return supervisor.run()
-    newest = partial(newest_checkpoint, task["conf"]["output"])
-    at_start = newest()
-
-    def renewed() -> dict[str, Any]:
-        # Until there is a checkpoint of this run, the one before may still be there.
-        return task | {"overwrite": task["overwrite"] and newest() == at_start}
-
-    return Supervisor(renewed, newest, processes, restarts, lost_code).run()
 
 
 def _check(conf: Conf) -> None:
@@ -161,19 +138,6 @@ def placed(conf: Conf) -> tuple[Conf, Place]:
     cluster = dataclasses.replace(conf.cluster, workers=place.workers, servers=place.servers)
     say(f"{place.words} ({place.source}), worker 0 is at {place.address}")
     return dataclasses.replace(conf, cluster=cluster), place
-
-
-def membership_of(cluster: Cluster) -> Membership:
-    """The workers and servers of a conf that says how many there are."""
-    assert cluster.workers is not None
-    return Membership(cluster.workers, cluster.servers)
-
-
-def newest_checkpoint(output: str) -> object:
-    """What differs when an output has another newest checkpoint; None without one."""
-    for folder in newest_first(files.join(output, CHECKPOINTS)):
-        return folder, files.fingerprint(files.join(folder, MANIFEST))
-    return None
 
 
 # ---- What workers write ------------------------------------------------------------

@@ -23,6 +23,7 @@ from tnctl.cluster.joining.assignment import LOOPBACK, Assignment, line_of
 from tnctl.cluster.joining.membership import Membership
 from tnctl.launch.environment import Place
 from tnctl.progress import SHOW_CURSOR
+from tnctl.schema import Cluster
 from tnctl.system import shares
 
 TRAIN = "train"  # the command that saves checkpoints, and continues from them
@@ -148,7 +149,6 @@ class LocalProcesses:
         `folder`, which are there. A worker that is stopped for `silence` seconds is lost.
         """
         self.name, self.membership, self.folder = name, membership, folder
-        self.has_begun = True
         self.ranks = range(membership.size)
         if place is not None:
             self.ranks = range(place.rank, place.rank + 1)
@@ -185,9 +185,8 @@ class LocalProcesses:
 
     def _addresses(self) -> list[dict[str, Any]]:
         """Where each process listens and is reached, and where rank 0 is, as in an Assignment."""
-        if (place := self._place) is not None:
-            listens = {"host": place.host, "port": place.port, "reached_at": place.reached_at}
-            return [{**listens, "rank_0": str(place.address)}] * self.membership.size
+        if self._place is not None:
+            return [self._place.addresses] * self.membership.size
         ports = [self._stack.enter_context(reserved_port()) for _ in self.ranks]
         return [{"port": port, "rank_0": f"{LOOPBACK}:{ports[0]}"} for port in ports]
 
@@ -264,6 +263,12 @@ def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, 0))
         yield bound.getsockname()[1]
+
+
+def membership_of(cluster: Cluster) -> Membership:
+    """The workers and servers of a conf that says how many there are."""
+    assert cluster.workers is not None
+    return Membership(cluster.workers, cluster.servers)
 
 
 def last_lines(log: Path, most: int) -> list[str]:

@@ -14,15 +14,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from tnctl import files
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import newest_first
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Stopped
 from tnctl.launch.spawn import TRAIN, Ended, last_lines
+from tnctl.manifest import NAME as MANIFEST
 from tnctl.progress import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
@@ -41,7 +46,6 @@ class Processes(Protocol):
     membership: Membership  # of the whole cluster
     ranks: range  # of these processes
     folder: Path  # of the logs of all but the first, whose output is shown
-    has_begun: bool  # whether a process of this generation may have been started
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Start all of them with the same task, plain values. Raises UserError."""
@@ -223,13 +227,31 @@ class Supervisor:
                 signal.signal(handled, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        """The first signal lets rank 0 save and end all; after the second all end at once.
-
-        After the first too where nothing has begun, such as while Ray places the workers.
-        """
+        """The first signal lets rank 0 save and end all; after the second all end at once."""
         self._signals.append(number)
-        is_first = len(self._signals) == 1
-        seconds = TO_SAVE if is_first and self._processes.has_begun else TO_END
+        seconds = TO_SAVE if len(self._signals) == 1 else TO_END
         self._deadline = min(self._deadline, time.monotonic() + seconds)
         if self._first not in self._endings:
             self._processes.signal(self._first, number)
+
+
+def supervise(processes: Processes, task: dict[str, Any], lost_code: int = 1) -> int:
+    """Have processes do a task until the run ends; its exit code. Raises as `Supervisor.run`."""
+    restarts = task["conf"]["cluster"]["restarts"]
+    if processes.name != TRAIN:
+        return Supervisor(lambda: task, lambda: None, processes, restarts, lost_code).run()
+    newest = partial(newest_checkpoint, task["conf"]["output"])
+    at_start = newest()
+
+    def renewed() -> dict[str, Any]:
+        # Until there is a checkpoint of this run, the one before may still be there.
+        return task | {"overwrite": task["overwrite"] and newest() == at_start}
+
+    return Supervisor(renewed, newest, processes, restarts, lost_code).run()
+
+
+def newest_checkpoint(output: str) -> object:
+    """What differs when an output has another newest checkpoint; None without one."""
+    for folder in newest_first(files.join(output, CHECKPOINTS)):
+        return folder, files.fingerprint(files.join(folder, MANIFEST))
+    return None
