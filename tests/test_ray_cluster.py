@@ -215,13 +215,14 @@ def name_of(pid):
 # Put before all modules of a worker: kills its node at its first call of a method, once there is
 # a checkpoint.
 AT_A_CALL = """
-import contextlib, os, pathlib, signal, sys, threading, time
+import contextlib, functools, os, pathlib, signal, sys, threading, time
 def patch():
     module, _, name = os.environ["KIND"].rpartition(".")
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.005)
     kind = getattr(sys.modules[module], name)
     called = getattr(kind, os.environ["METHOD"])
+    @functools.wraps(called)
     def at_the_call(*arguments, **options):
         mark = pathlib.Path(os.environ["MARK"])
         if list(mark.parent.glob("run/checkpoints/*/manifest.json")):
