@@ -1,15 +1,17 @@
-"""How long Ray has to place all workers, and what is said then; without Ray."""
+"""How long Ray has to place all workers and what is said then, and its actors; without Ray."""
 
+import asyncio
 import json
 import signal
+import sys
 import time
 
 import pytest
 
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, Stopped, UserError
-from tnctl.launch import ray_placement
-from tnctl.launch.ray_actor import Place
+from tnctl.launch import ray_actor, ray_placement
+from tnctl.launch.ray_actor import Place, WorkerActor
 from tnctl.launch.ray_driver import RayDriver, seconds_until_ended
 from tnctl.launch.ray_placement import NoRoom, Placement
 from tnctl.launch.spawn import Ended, LocalProcesses
@@ -157,6 +159,87 @@ def test_workers_of_lost_nodes_are_given_time_to_end():
     others = [place("v", "a"), place("w", "d")]
     assert 12 < seconds_until_ended(former, others, heard, 13) <= 13
     assert seconds_until_ended(former, others, heard | {"y": 0.0}, 13) < 0
+
+
+# Says what it is given, and waits for its end where it is told to.
+WORKER = """
+import sys, time
+from tnctl.cluster.joining.assignment import take_assignment
+given = take_assignment()
+print(given.port, flush=True)
+print("said", file=sys.stderr, flush=True)
+time.sleep(given.task["seconds"])
+sys.exit(3)
+"""
+
+
+def with_actor(monkeypatch, job, lease=60.0, seconds=0):
+    """What a job returns of an actor here, without Ray, whose worker lives for some seconds."""
+    place = Place(actor="this", node="a", address="10.0.0.1", port=9, cpus=(0,))
+    monkeypatch.setattr(ray_actor, "end_with", lambda _: None)
+    monkeypatch.setattr(ray_actor, "_place_of_this_process", lambda _: place)
+    monkeypatch.setattr(ray_actor, "COMMAND", (sys.executable, "-c", WORKER))
+    values = {
+        "token": "", "rank": 0, "ranks": 1, "generation": 1, "cpus": (0,), "rank_0": "", "port": 9,
+        "task": {"command": "train", "seconds": seconds},
+    }  # fmt: skip
+
+    async def run():
+        actor = WorkerActor(lease, silence=60)
+        return await asyncio.wait_for(job(actor, values), 60)
+
+    return asyncio.run(run())
+
+
+async def events_of(actor):
+    """All events until the worker has ended."""
+    events = []
+    while not events or not isinstance(events[-1], Ended):
+        events += await actor.events()
+    return events
+
+
+def test_an_actor_passes_on_what_its_worker_writes_and_how_it_ends(monkeypatch, tmp_path):
+    async def job(actor, values):
+        assert await actor.start("this", values, f"{tmp_path}/no") == (
+            f"the node 10.0.0.1 has no folder {tmp_path}/no, in which the command was given. Give "
+            "it in a folder that all nodes share"
+        )
+        assert await actor.events() is None
+        assert await actor.start("this", values, str(tmp_path)) is None
+        first = await events_of(actor)
+        assert await actor.start("this", values, str(tmp_path)) is None
+        return first, await events_of(actor)
+
+    for *outputs, ended in with_actor(monkeypatch, job):
+        for descriptor, text in ((1, b"9\n"), (2, b"said\n")):
+            written = [output.content for output in outputs if output.descriptor == descriptor]
+            assert b"".join(written) == text
+        assert ended == Ended(3, "ended with exit code 3")
+
+
+def test_a_worker_whose_actor_is_asked_no_more_is_killed(monkeypatch, tmp_path):
+    async def job(actor, values):
+        await actor.start("this", values, str(tmp_path))
+        await asyncio.sleep(1.0)
+        return (await events_of(actor))[-1]
+
+    ended = with_actor(monkeypatch, job, lease=0.5, seconds=60)
+    assert ended == Ended(-signal.SIGKILL, "was killed by SIGKILL")
+
+
+def test_an_actor_that_was_started_again_has_no_worker(monkeypatch, tmp_path):
+    async def job(actor, values):
+        await actor.start("the one before", values, str(tmp_path))
+        assert await actor.events() is None
+        await actor.start("this", values, str(tmp_path))
+        held = asyncio.ensure_future(actor.events())
+        ended = await actor.end()
+        await held
+        return ended, await actor.events()
+
+    ended, events = with_actor(monkeypatch, job, seconds=60)
+    assert ended is None and events is None
 
 
 def test_the_log_has_a_line_when_there_is_another_number_of_workers(tmp_path):
