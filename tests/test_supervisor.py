@@ -135,8 +135,12 @@ def test_nobody_is_given_the_port_of_a_worker_before_it_listens():
             with socket.socket() as other:
                 other.bind(("127.0.0.1", 0))
                 assert other.getsockname()[1] != port
+        # What another user may do: the system looks at the user for SO_REUSEPORT alone.
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
         with socket.socket() as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listening.bind(("127.0.0.1", port))
             listening.listen()
             with socket.create_connection(("127.0.0.1", port)):

@@ -146,6 +146,7 @@ class Member:
             self,
             encryption,
             self._timeout,
+            is_reserved=assignment.is_reserved,
         )
         if not assignment.port:
             return listen()

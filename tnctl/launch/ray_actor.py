@@ -79,7 +79,8 @@ class WorkerActor:
                 "folder that all nodes share"
             )
         try:
-            await self._start(Assignment(**values, supervisor=os.getpid()), folder)
+            own = {"supervisor": os.getpid(), "is_reserved": True}
+            await self._start(Assignment(**values, **own), folder)
         except OSError as error:
             return f"{node} cannot start a worker: {error}"
         return None

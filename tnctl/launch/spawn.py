@@ -188,7 +188,8 @@ class LocalProcesses:
         if self._place is not None:
             return [self._place.addresses] * self.membership.size
         ports = [self._stack.enter_context(reserved_port()) for _ in self.ranks]
-        return [{"port": port, "rank_0": f"{LOOPBACK}:{ports[0]}"} for port in ports]
+        rank_0 = f"{LOOPBACK}:{ports[0]}"
+        return [{"port": port, "is_reserved": True, "rank_0": rank_0} for port in ports]
 
     def _cpus(self) -> dict[int, tuple[int, ...]]:
         """The CPUs of each rank: workers share them; servers have all, for they work in turns."""
@@ -255,12 +256,12 @@ class LocalProcesses:
 
 @contextmanager
 def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
-    """A port of a host of this machine on which a worker may listen, while the block runs.
+    """A port of a host of this machine for a worker of this user to listen on, in the block.
 
-    The system gives a port that is bound to no other process, and lets whoever knows it listen.
+    With SO_REUSEADDR another user could listen before the worker does, and be sent the token.
     """
     with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((host, 0))
         yield bound.getsockname()[1]
 
