@@ -133,6 +133,7 @@ WRONG = [
     (OWN | {"TNCTL_SERVERS": "2", "TNCTL_RANK": "5"}, "TNCTL_ROLE=not set: it is below 5"),
     (OWN | {"TNCTL_SERVERS": "65"}, "TNCTL_SERVERS: a cluster has at most 64 servers. Received"),
     (SLURM | {"TNCTL_SERVERS": "3"}, "SLURM_NTASKS=3, of which 3 are servers (TNCTL_SERVERS, cl"),
+    (SLURM | {"TNCTL_SERVERS": "1", "SLURM_NTASKS": "0"}, "SLURM_NTASKS=0, of which 1 are serv"),
     (PADDLE | {"TRAINING_ROLE": "HETER"}, "TRAINING_ROLE is TRAINER or PSERVER. Received: 'HETER"),
     (PADDLE | {"TRAINING_ROLE": "PSERVER"}, "TRAINING_ROLE=PSERVER, and PADDLE_PORT is not set"),
     (PADDLE | {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": "9"},
@@ -223,8 +224,11 @@ def test_a_worker_listens_where_it_reaches_worker_0():
     assert addresses.listening(given, now) == ("127.0.0.1", "127.0.0.1")
     given = assignment("localhost:9", host=None)
     assert addresses.listening(given, now)[0] in ("127.0.0.1", "::1")
-    given = assignment(host="0.0.0.0")
-    assert addresses.listening(given, now) == ("0.0.0.0", "127.0.0.1")
+    for rank_0 in ("127.0.0.1:9", "127.0.0.1:0"):  # without a port: of the only worker
+        given = assignment(rank_0, host="0.0.0.0")
+        assert addresses.listening(given, now) == ("0.0.0.0", "127.0.0.1")
+    given = assignment("[::1]:9", host="::")
+    assert addresses.listening(given, now)[0] == "::"
     given = assignment(host="localhost")
     ip, host = addresses.listening(given, now)
     assert ip in ("127.0.0.1", "::1") and host == "localhost"

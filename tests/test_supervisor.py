@@ -286,6 +286,13 @@ def test_a_worker_that_is_asked_to_stop_too_early_is_not_started_again(tmp_path)
     assert caught.value.exit_code == 143 and run.generations() == 1 and run.all_ended()
 
 
+def test_a_full_disk_below_the_logs_hides_no_message(tmp_path, capfd):
+    run = Run(tmp_path, [["wait 1-1;say no space is left;exit 1", SLEEP]])
+    run.logs[1].symlink_to("/dev/full")
+    assert run() == 1
+    assert capfd.readouterr().err == "no space is left\n" and run.all_ended()
+
+
 def test_workers_that_do_not_follow_are_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "TO_FOLLOW", 0.3)
     run = Run(tmp_path, [["wait 1-1;exit 0", "ignore;kill 19"]])

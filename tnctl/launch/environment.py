@@ -319,7 +319,7 @@ def _counted(
         return None
     tasks = _count(environment, tasks_name)
     refuse_if(
-        servers >= tasks > 0,
+        0 < servers >= tasks,
         f"{tasks_name}={tasks}, of which {servers} are servers (TNCTL_SERVERS, cluster.servers): "
         "no worker is left",
     )

@@ -96,7 +96,7 @@ def listening(assignment: Assignment, patience: Patience) -> tuple[str, str]:
     host = outward = assignment.host
     if host is None or host in ANY:
         outward = patience.attempt(
-            lambda: interface_to(resolved(parse(assignment.rank_0).host)),
+            lambda: interface_to(resolved(assignment.rank_0.rpartition(":")[0].strip("[]"))),
             OSError,
             f"worker {assignment.rank} cannot reach worker 0 at {assignment.rank_0}: ",
         )
