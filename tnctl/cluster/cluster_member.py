@@ -148,8 +148,6 @@ class Member:
             self._timeout,
             is_reserved=assignment.is_reserved,
         )
-        if not assignment.port:
-            return listen()
         # It may be the process that had this rank before, which ends.
         return self._patience.attempt(listen, Failure, f"{self._name(self.rank)}: ", after=0)
 

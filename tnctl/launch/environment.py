@@ -58,7 +58,7 @@ class Place:
     @property
     def addresses(self) -> dict[str, Any]:
         """Where it listens and is reached, and where worker 0 is, as in an Assignment."""
-        known = [address for address in (self.listen, self.endpoint) if address is not None]
+        known = [address for address in (self.listen, self.endpoint) if address]
         return {
             "host": known[0].host if known else None,
             "port": next((address.port for address in known if address.port), 0),

@@ -79,8 +79,8 @@ class WorkerActor:
                 "folder that all nodes share"
             )
         try:
-            own = {"supervisor": os.getpid(), "is_reserved": True}
-            await self._start(Assignment(**values, **own), folder)
+            assignment = Assignment(**values, supervisor=os.getpid(), is_reserved=True)
+            await self._start(assignment, folder)
         except OSError as error:
             return f"{node} cannot start a worker: {error}"
         return None

@@ -53,9 +53,6 @@ def train(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> int:
         )
         conf, place = placed(conf)
         conf.check_training()  # what depends on the number of workers
-    else:
-        with files.locked(conf.output):
-            pass  # rank 0 holds it; here only for an error before anything is started
     task = {
         "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": overwrite,
         "golden": golden, "accept": accept,
@@ -86,7 +83,7 @@ def read(
     if conf.cluster.start == "env":
         conf, place = placed(conf)
     if command == EXPORT:  # workers read the files of the checkpoint, and nobody owns rows
-        if place is not None and place.rank >= place.workers:
+        if place and place.rank >= place.workers:
             say("an export needs no dedicated server: this one ends")
             return 0
         conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, servers=0))
@@ -154,15 +151,13 @@ def logs_of(output: str, cluster: Cluster, place: Place | None, overwrite: bool)
     names = [membership.log_name(rank) for rank in range(1, membership.size)]
     if cluster.start == "ray":
         names.append(LOG_OF_RAY)
-    if overwrite:
-        remove_logs(output)
-    if place is None:
+    if not place or place.rank == 0:
+        # Rank 0 holds it; here for an error before anything is started.
+        _wait_for_lock(output, patience if place else 0)
+        if overwrite:
+            remove_logs(output)
         claim_logs(output, names)
-    elif place.rank == 0:
-        # Its worker holds it; here for an error before anything is started.
-        _wait_for_lock(output, patience)
-        claim_logs(output, names)
-        names = []
+        names = [] if place else names
     else:
         names = [membership.log_name(place.rank)]
         _wait_for_log(files.join(output, f"{WORKER_LOGS}/{names[0]}"), patience)

@@ -185,11 +185,11 @@ class LocalProcesses:
 
     def _addresses(self) -> list[dict[str, Any]]:
         """Where each process listens and is reached, and where rank 0 is, as in an Assignment."""
-        if self._place is not None:
+        if self._place:
             return [self._place.addresses] * self.membership.size
         ports = [self._stack.enter_context(reserved_port()) for _ in self.ranks]
-        rank_0 = f"{LOOPBACK}:{ports[0]}"
-        return [{"port": port, "is_reserved": True, "rank_0": rank_0} for port in ports]
+        of_all = {"is_reserved": True, "rank_0": f"{LOOPBACK}:{ports[0]}"}
+        return [{"port": port, **of_all} for port in ports]
 
     def _cpus(self) -> dict[int, tuple[int, ...]]:
         """The CPUs of each rank: workers share them; servers have all, for they work in turns."""
@@ -256,9 +256,9 @@ class LocalProcesses:
 
 @contextmanager
 def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
-    """A port of a host of this machine for a worker of this user to listen on, in the block.
+    """A port of a host of this machine on which a worker may listen, while the block runs.
 
-    With SO_REUSEADDR another user could listen before the worker does, and be sent the token.
+    With SO_REUSEADDR another user could listen before it, and be sent the token.
     """
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -93,16 +93,14 @@ def listening(assignment: Assignment, patience: Patience) -> tuple[str, str]:
     waited for. Raises OSError when that takes too long, and Failure for a host that is none of this
     machine.
     """
-    host = outward = assignment.host
-    if host is None or host in ANY:
-        outward = patience.attempt(
+    reached = assignment.host
+    if reached is None or reached in ANY:
+        reached = patience.attempt(
             lambda: interface_to(resolved(assignment.rank_0.rpartition(":")[0].strip("[]"))),
             OSError,
             f"worker {assignment.rank} cannot reach worker 0 at {assignment.rank_0}: ",
         )
-    host = host or outward
-    assert host is not None and outward is not None
-    ip = host
+    ip = host = assignment.host or reached
     if host not in ANY:
         ip = patience.attempt(
             partial(resolved, host), OSError, f"worker {assignment.rank} cannot find {host}: "
@@ -117,7 +115,7 @@ def listening(assignment: Assignment, patience: Patience) -> tuple[str, str]:
             f"warning: {host} is {ip} on its own machine, where workers of other machines do not "
             "reach it. TNCTL_BIND=HOST names another address to listen on"
         )
-    return ip, outward if host in ANY else host
+    return ip, reached
 
 
 def _family(ip: str) -> socket.AddressFamily:

@@ -35,7 +35,7 @@ class Assignment:
     # Where it listens: a name, an IP address, or None for the one from which it reaches rank 0.
     host: str | None = LOOPBACK
     port: int = 0  # where it listens; of 0 the system chooses one
-    is_reserved: bool = False  # whether the supervisor has bound the port, and does not listen
+    is_reserved: bool = False  # whether the supervisor has bound the port
     reached_at: str | None = None  # HOST:PORT for the others; None: where it listens
     rank_0: str  # HOST:PORT of rank 0
 

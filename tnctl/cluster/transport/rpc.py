@@ -122,8 +122,8 @@ class Endpoint:
 
         With `certificates` connections are encrypted, and both sides show theirs. `timeout` is
         cluster.timeout, in seconds, by which connections are ended whose pings have no answer.
-        With `is_reserved` a process of this user has bound the address, and does not listen; else
-        no other process may have it. Raises Failure when the address cannot be listened on.
+        With `is_reserved` another process of this user has bound it, else none may. Raises Failure
+        when the address cannot be listened on.
         """
         self.rank, self._ranks, self._token, self._process = rank, ranks, token, process
         self._attempts = Attempts()
