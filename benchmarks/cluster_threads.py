@@ -119,8 +119,8 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
     """`tnctl train cluster=local` with workers that have a sampler."""
     from tnctl.cluster.joining.liveness import SILENCE
     from tnctl.composing import compose
-    from tnctl.launch.local_processes import LocalProcesses
-    from tnctl.launch.supervisor import TRAIN, Supervisor
+    from tnctl.launch.spawn import LocalProcesses, membership_of
+    from tnctl.launch.supervisor import TRAIN, supervise
 
     values = [f"output={output}/run", "cluster=local", f"cluster.workers={WORKERS}", *overrides]
     conf = compose.compose_run(Path(conf_file), values, takes_cluster=True)
@@ -128,11 +128,11 @@ def supervise(conf_file: str, output: str, overrides: Sequence[str]) -> int:
         "command": TRAIN, "conf": dataclasses.asdict(conf), "overwrite": True, "golden": 0,
         "accept": False,
     }  # fmt: skip
-    Path(output).mkdir(parents=True)
-    logs = [Path(output) / f"rank-{rank}.log" for rank in range(WORKERS)]
+    folder, silence = Path(output), conf.cluster.timeout * SILENCE
+    folder.mkdir(parents=True)
     command = (sys.executable, "-m", "benchmarks.cluster_threads", "work")
-    processes = LocalProcesses(logs, conf.cluster.timeout * SILENCE, command)
-    return Supervisor(lambda _: task, lambda: None, processes).run()
+    membership = membership_of(conf.cluster)
+    return supervise(LocalProcesses(TRAIN, membership, folder, silence, command=command), task)
 
 
 def show(conf: Path, output: Path, overrides: Sequence[str]) -> None:

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import preloaded_commands
 
 SECONDS = 240  # for anything, on a slow machine
 FILES = 6
@@ -21,14 +20,16 @@ TRAIN = [
     "data.train=part-*.csv", "train.batch_size=8", f"train.epochs={EPOCHS}",
     "save.every_steps=50", "evaluation.ablate=false", "golden=0",
 ]  # fmt: skip
-# Calls something in each worker, be it a program of its own or a copy of its supervisor.
+# Calls something in each worker.
 IN_WORKERS = """
-def begin():
-    threading.Thread(target={call}, daemon=True).start()
-os.register_at_fork(after_in_child=begin)
 if "tnctl.launch.worker" in sys.orig_argv:
-    begin()
+    threading.Thread(target={call}, daemon=True).start()
 """
+
+
+def importing(folder):
+    """The environment in which modules of a folder come first."""
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 
 
 def split_training_data(folder):
@@ -44,20 +45,15 @@ def split_training_data(folder):
 class Training:
     """A command that trains with two workers; all processes end with the block."""
 
-    preloaded = True
-
     def __init__(self, folder, *overrides, prefix=(), environment=None, timeout=60):
         self.folder, self.run = folder, folder / "run"
         self.err = folder / "stderr"
         given = [*TRAIN, f"cluster.timeout={timeout}", *overrides]
         with self.err.open("w") as err:
-            if self.preloaded and not prefix and not environment:
-                self.supervisor = preloaded_commands.Command(given, folder, self.err)
-            else:
-                self.supervisor = subprocess.Popen(
-                    [*prefix, sys.executable, "-m", "tnctl", *given], cwd=folder, stderr=err,
-                    stdout=err, env=os.environ | (environment or {}), start_new_session=True,
-                )  # fmt: skip
+            self.supervisor = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "tnctl", *given], cwd=folder, stderr=err,
+                stdout=err, env=os.environ | (environment or {}), start_new_session=True,
+            )  # fmt: skip
         self.seen = set()  # of worker processes
 
     def __enter__(self):

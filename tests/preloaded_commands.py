@@ -3,19 +3,25 @@
 Tests that start and kill many commands would spend most of their time on imports.
 """
 
+import gc
 import multiprocessing
 import os
 import subprocess
 import sys
 
 from tnctl.cli.main import main
-from tnctl.launch import worker
+from tnctl.model import quiet_tensorflow
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload([__name__])
 
 if multiprocessing.current_process().name == "MainProcess" and "pytest" not in sys.modules:
-    worker.load("train")  # this is the server
+    quiet_tensorflow()  # this is the server
+    import tnctl.training.report.terminal_tables
+    import tnctl.training.run  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # a collection would write to all objects, and so copy their memory
 
 
 def run(arguments, folder, environment, log):

@@ -111,45 +111,34 @@ def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
         os.kill(supervisor, signal.SIGCONT)
         assert training.wait() == 0, training.said
     assert os.waitstatus_to_exitcode(code) == 75
-    logs = [(training.run / f"workers/rank-{r}.log").read_text() for r in range(2)]
+    logs = [training.said, (training.run / "workers/rank-1.log").read_text()]
     assert re.search(rf"worker {rank}: this process was stopped for \d", logs[rank]), logs
     assert re.search(rf"worker {1 - rank}: worker {rank} could not be reached", logs[1 - rank])
     assert "all workers start again" in training.said
     assert trained_once(training.run) and "Traceback" not in training.said
 
 
-class Assigned:
-    """What a supervisor gives to a worker, here in the process of the test."""
-
-    ports: SimpleQueue[int] = SimpleQueue()
-
-    def __init__(self, rank):
-        self.assignment = Assignment(
-            token="of this run", rank=rank, ranks=2, generation=1, host="127.0.0.1", cpus=(0,),
-            supervisor=0, port_pipe=None, task={"command": "train"},
-        )  # fmt: skip
-
-    def report_port(self, port):
-        for _ in range(2):
-            self.ports.put(port)
-
-    def address(self, seconds):
-        return f"127.0.0.1:{self.ports.get(timeout=seconds)}"
+def assigned(rank, port=0, **given):
+    """What a supervisor gives to a worker, with the port of rank 0."""
+    values = {"ranks": 2, "task": {"command": "train"}, "token": "of this run"} | given
+    return Assignment(
+        rank=rank, generation=1, cpus=(0,), supervisor=0, port=0 if rank else port,
+        rank_0=f"127.0.0.1:{port}", **values,
+    )  # fmt: skip
 
 
 def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypatch, capfd):
     conf, lost = conf_of(workspace, monkeypatch), SimpleQueue()
     monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
-    workers = [Member(Assigned(rank), conf) for rank in range(2)]
+    port = free_port()
+    workers = [Member(assigned(rank, port), conf) for rank in range(2)]
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(Member.join, workers))
-        port = workers[0]._endpoint.port
         for _ in range(30):
             ask_as_a_stranger(port)
-        workers.append(Member(Assigned(1), conf))
-        address = workers[2]._supervised.address(60)
-        workers[2]._endpoint.connect(0, address, workers[2]._say_hello)
+        workers.append(Member(assigned(1, port), conf))
+        workers[2]._endpoint.connect(0, f"127.0.0.1:{port}", workers[2]._say_hello)
         reasons = [lost.get(timeout=60)]
         while reasons[-1][0] != 0:
             reasons.append(lost.get(timeout=60))
@@ -166,19 +155,13 @@ def test_a_worker_that_was_started_again_ends_the_generation(workspace, monkeypa
 @pytest.fixture
 def placed(workspace, monkeypatch):
     """Makes workers that know the address of worker 0 before it listens; all end with the test."""
-    conf, workers = conf_of(workspace, monkeypatch), []
-    address = f"127.0.0.1:{free_port()}"
+    conf, workers, port = conf_of(workspace, monkeypatch), [], free_port()
 
-    def make(rank, /, **assigned):
-        supervised = Assigned(rank)
-        port = 0 if rank else int(address.rpartition(":")[2])
-        supervised.assignment = dataclasses.replace(supervised.assignment, port=port, **assigned)
-        supervised.report_port = lambda _: None
-        supervised.address = lambda _: address
-        workers.append(Member(supervised, conf))
+    def make(rank, /, **given):
+        workers.append(Member(assigned(rank, port, **given), conf))
         return workers[-1]
 
-    yield make, int(address.rpartition(":")[2])
+    yield make, port
     for worker in workers:
         worker._is_leaving = True
         worker._endpoint.close()
@@ -246,19 +229,19 @@ def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
     assert len(said) == 1 and "another process may do so. Waiting up to 120 s for it" in said[0]
 
 
-@pytest.mark.parametrize(("assigned", "words"), [
-    ({"token": "of another run"}, "it refuses the token of this worker: all need the same TNCTL_T"),
-    ({"rank": 2, "ranks": 3}, "it has no worker of this rank: all need the same number of workers"),
+@pytest.mark.parametrize(("rank", "given", "words"), [
+    (1, {"token": "of another run"}, "it refuses the token of this worker: all need the same"),
+    (2, {"ranks": 3}, "it has no worker of this rank: all need the same number of workers"),
 ])  # fmt: skip
 def test_a_worker_that_is_refused_for_long_ends_and_the_others_go_on(
-    placed, monkeypatch, assigned, words
+    placed, monkeypatch, rank, given, words
 ):
     monkeypatch.setattr(cluster_member, "SECONDS_REFUSED", 1.0)
     monkeypatch.setattr(Member, "_lose", lose)
     make = placed[0]
     with ThreadPoolExecutor() as pool:
         first = pool.submit(make(0).join)
-        refused, started = make(1, **assigned), time.monotonic()
+        refused, started = make(rank, **given), time.monotonic()
         with pytest.raises(UserError, match=f"^worker {refused.rank} does not connect to worker 0: "
                                             f"{words}") as caught:  # fmt: skip
             refused.join()
@@ -268,26 +251,24 @@ def test_a_worker_that_is_refused_for_long_ends_and_the_others_go_on(
         assert first.result(60).rank == 0
 
 
-@pytest.mark.parametrize(("address", "reason"), [
-    # Nobody listens on this port.
-    ("127.0.0.1:1", r"1 of 2 workers did not join within 25 s: worker 0 at 127\.0\.0\.1:1 "
-     r"\(its connection is lost \(UNAV"),
-    (None, "worker 0 did not listen within 25 s: "),
-])  # fmt: skip
-def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, capfd, address, reason):
+def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, capfd):
     monkeypatch.setattr(Member, "_lose", lose)
     monkeypatch.setattr(patience, "time", Fast)
-    monkeypatch.setattr(Assigned, "address", lambda *_: address)
     conf = conf_of(workspace, monkeypatch)
     impatient = dataclasses.replace(conf.cluster, patience=25.0)
-    worker = Member(Assigned(1), dataclasses.replace(conf, cluster=impatient))
+    # Nobody listens on this port.
+    worker = Member(assigned(1, port=1), dataclasses.replace(conf, cluster=impatient))
+    reason = (
+        r"1 of 2 workers did not join within 25 s: worker 0 at 127\.0\.0\.1:1 "
+        r"\(its connection is lost \(UNAV"
+    )
     try:
         with pytest.raises(Lost, match=f"^{reason}"):
             worker.join()
     finally:
         worker._endpoint.close()
     waiting = [line for line in capfd.readouterr().err.splitlines() if "Waiting" in line]
-    assert len(waiting) == (2 if address else 0)  # after 5 s, and after 10
+    assert len(waiting) == 2  # after 5 s, and after 10
     for line in waiting:
         assert line.startswith("worker 1: 1 of 2 workers did not join so far: worker 0 at 127.0.0")
         assert "Waiting up to 25 s for it (cluster.patience), of which " in line

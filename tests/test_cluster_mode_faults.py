@@ -140,7 +140,7 @@ def patch():
 def test_a_gradient_that_is_nan(parts, mode):
     (parts / "patched").mkdir()
     (parts / "patched/sitecustomize.py").write_text(NAN)
-    environment = {"PYTHONPATH": str(parts / "patched")}
+    environment = cluster_commands.importing(parts / "patched")
     with Training(parts, *mode, environment=environment) as training:
         assert training.wait() == 1
     line = r"tnctl train: worker 1: step \d+: a gradient is NaN, infinite or beyond 2\^58"

@@ -13,6 +13,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import cluster_commands
 import cluster_in_one_process
 import env_commands
 import numpy as np
@@ -53,11 +54,12 @@ def begin():
         if part.group.part == 1:
             act()
     GroupWriting.add = add_and_act
-os.register_at_fork(after_in_child=begin)
+if "tnctl.launch.worker" in sys.orig_argv:
+    begin()
 """
 # Put before all modules of a worker: the one of a rank is killed once, at a command of worker 0.
 AT_A_COMMAND = """
-import os, signal
+import os, signal, sys
 def begin():
     from tnctl.cluster.messages import commands
     from tnctl.cluster.node import Node
@@ -76,7 +78,8 @@ def begin():
         act(getattr(target, "node", None) and target.node.rank, commands.name_of(body))
         return run(target, body)
     Node.command, commands.run = send_and_act, run_and_act
-os.register_at_fork(after_in_child=begin)
+if "tnctl.launch.worker" in sys.orig_argv:
+    begin()
 """
 
 
@@ -366,7 +369,7 @@ def patches_of(folder, code):
     """The environment in which code is run before all modules."""
     (folder / "patches").mkdir(exist_ok=True)
     (folder / "patches/sitecustomize.py").write_text(code)
-    return {"PYTHONPATH": str(folder / "patches")}
+    return cluster_commands.importing(folder / "patches")
 
 
 def in_the_middle(folder, action):

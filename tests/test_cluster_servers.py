@@ -205,12 +205,9 @@ def test_a_server_never_imports_tensorflow_and_all_start_again_without_it(parts)
     with Training(parts, "cluster.workers=1", "cluster.servers=1") as training:
         training.until_saved()
         maps = [Path(f"/proc/{pid}/maps").read_text() for pid in training.workers()]
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in training.workers()]
         training.signal(1, signal.SIGKILL)
         assert training.wait() == 0, training.said
     assert ["tensorflow" in text for text in maps] == [True, False]
-    # The worker is a copy of the command, which has imported it.
-    assert [b"tnctl.launch.worker" in line for line in lines] == [False, True]
     assert "server 0 was killed by SIGKILL: all workers start again" in training.said
     assert trained_once(training.run) and "Traceback" not in training.said
     assert "workers started, generation 2" in (training.run / "workers/server-0.log").read_text()

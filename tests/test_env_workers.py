@@ -1,7 +1,6 @@
 """`tnctl train cluster=env`: each worker is started by a command of its own."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -17,10 +16,9 @@ from env_commands import TOKEN, Scheduled, free_port, of_tnctl
 from test_cluster import conf_of, digest_of
 
 from benchmarks import network_nodes
-from tnctl import files
-from tnctl.composing import compose
+from tnctl import files, schema
 from tnctl.errors import Failure
-from tnctl.launch import env_workers, environment
+from tnctl.launch import environment, run
 
 pytestmark = pytest.mark.alone
 
@@ -50,9 +48,9 @@ def test_two_commands_end_with_the_bytes_of_one(parts, monkeypatch):
     lines = [line for line in said[1].splitlines() if "Waiting up to" not in line]
     assert len(lines) == 1 and lines[0].startswith("worker 1 of 2 (TNCTL_RANK)")
     assert trained_once(training.run, epochs=1) and TOKEN not in training.said
-    for rank in range(2):
-        log = (training.run / f"workers/rank-{rank}.log").read_text()
-        assert log.startswith("== workers started, generation 1\n") and TOKEN not in log
+    log = (training.run / "workers/rank-1.log").read_text()
+    assert log.startswith("== workers started, generation 1\n") and TOKEN not in log
+    assert not (training.run / "workers/rank-0.log").exists()
     overrides = [
         text for text in env_commands.TRAIN if text.startswith(("data.", "train.", "save"))
     ]
@@ -281,20 +279,18 @@ def test_an_output_of_its_own_is_noticed(cli, folder, monkeypatch):
 
 def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch, capfd):
     monkeypatch.chdir(folder)
-    conf = compose.compose(folder / "own.yaml", list(RUN[2:]))
-    conf = dataclasses.replace(conf, cluster=dataclasses.replace(conf.cluster, patience=1.5))
-    membership = environment.place(os.environ).membership
     with contextlib.ExitStack() as stack:
         stack.enter_context(files.locked("run"))
         with pytest.raises(Failure, match=r"another `tnctl train` .* is working in run"):
-            env_workers._claim_log(conf, membership, 0)
+            run._wait_for_lock("run", 1.5)
         said = capfd.readouterr().err
         assert (
             "is working in run. Wait for it, or choose another output. Waiting up to 1.5 s" in said
         )
         threading.Timer(0.7, stack.close).start()
-        env_workers._claim_log(conf, membership, 0)
-    assert (folder / "run/workers/rank-0.log").exists()
+        cluster = schema.Cluster(start="env", workers=2, patience=1.5)
+        with run.logs_of("run", cluster, environment.place(os.environ), overwrite=False):
+            assert (folder / "run/workers/rank-1.log").exists()
 
 
 def test_check_needs_the_number_of_workers(cli, folder):

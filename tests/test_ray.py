@@ -37,8 +37,6 @@ def parts(workspace):
 class RayTraining(Training):
     """A command that trains with two workers, which Ray supervises."""
 
-    preloaded = False  # its processes are told apart by their command lines
-
     def __init__(self, folder, *overrides, **options):
         super().__init__(folder, "cluster.start=ray", *overrides, **options)
 

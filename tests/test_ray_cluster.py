@@ -18,10 +18,10 @@ from conftest import CONF, write_clicks
 from test_ray import RayTraining, all_end, listening, needs_ray
 
 from tnctl.errors import UserError
-from tnctl.launch import local_workers
+from tnctl.launch import run
 from tnctl.launch.ray_actor import Place
-from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node, hosts_of
-from tnctl.launch.ray_processes import address_of_ray
+from tnctl.launch.ray_driver import address_of_ray, hosts_of
+from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node
 
 pytestmark = pytest.mark.ray
 # Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
@@ -215,13 +215,14 @@ def name_of(pid):
 # Put before all modules of a worker: kills its node at its first call of a method, once there is
 # a checkpoint.
 AT_A_CALL = """
-import contextlib, os, pathlib, signal, sys, threading, time
+import contextlib, functools, os, pathlib, signal, sys, threading, time
 def patch():
     module, _, name = os.environ["KIND"].rpartition(".")
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.005)
     kind = getattr(sys.modules[module], name)
     called = getattr(kind, os.environ["METHOD"])
+    @functools.wraps(called)
     def at_the_call(*arguments, **options):
         mark = pathlib.Path(os.environ["MARK"])
         if list(mark.parent.glob("run/checkpoints/*/manifest.json")):
@@ -249,8 +250,8 @@ def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method)
     packages.mkdir()
     (packages / "sitecustomize.py").write_text(AT_A_CALL)
     mark = parts / "mark"
-    variables = {"PYTHONPATH": str(packages), "KIND": kind, "METHOD": method}
-    variables["MARK"] = str(mark)
+    variables = {"KIND": kind, "METHOD": method, "MARK": str(mark)}
+    variables |= cluster_commands.importing(packages)
     evaluated = "evaluation.every_steps=70"
     with (
         nodes_of_ray(3, variables) as (nodes, environment),
@@ -320,18 +321,22 @@ def test_workers_of_a_node_share_no_cpus():
 
 def test_workers_of_one_node_listen_on_this_machine_only():
     def place(node, address):
-        return Place(actor="", node=node, address=address, cpus=(0,))
+        return Place(actor="", node=node, address=address, port=0, cpus=(0,))
 
     assert hosts_of([place("a", "10.0.0.1"), place("a", "10.0.0.1")]) == ["127.0.0.1"] * 2
-    assert hosts_of([place("a", "10.0.0.1"), place("b", "fd00::2")]) == ["10.0.0.1", "[fd00::2]"]
+    assert hosts_of([place("a", "10.0.0.1"), place("b", "fd00::2")]) == ["10.0.0.1", "fd00::2"]
 
 
-def test_an_address_of_ray():
-    assert address_of_ray(None) is address_of_ray("") is address_of_ray("local") is None
-    assert address_of_ray("auto") == "auto" and address_of_ray("10.0.0.1:6379") == "10.0.0.1:6379"
+def test_an_address_of_ray(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert address_of_ray() is None
+    for address in ("", "local", "auto", "10.0.0.1:6379"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert address_of_ray() == (None if address in ("", "local") else address)
     for address in ("ray://10.0.0.1:10001", "http://10.0.0.1:8265"):
+        monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(UserError, match="give the command to `ray job submit`"):
-            address_of_ray(address)
+            address_of_ray()
 
 
 @pytest.fixture
@@ -342,9 +347,7 @@ def folder(tmp_path):
 
 
 def test_without_ray_a_line_names_the_extra(cli, folder, monkeypatch):
-    monkeypatch.setattr(
-        local_workers, "find_spec", lambda name: None if name == "ray" else find_spec(name)
-    )
+    monkeypatch.setattr(run, "find_spec", lambda name: None if name == "ray" else find_spec(name))
     done = cli("train", "conf=own.yaml", "output=run", "cluster=ray", cwd=folder)
     assert done.code == 2 and "pip install 'tnctl[ray]'" in done.line
     assert not (folder / "run").exists()

@@ -1,27 +1,28 @@
 """Workers are started, watched, started again and ended; here they are small programs."""
 
+import dataclasses
+import errno
 import json
 import os
 import re
-import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import cluster_commands
 import pytest
 from cluster_commands import lives
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Failure, Stopped
+from tnctl.launch import environment
 from tnctl.launch import supervisor as supervisor_module
-from tnctl.launch.local_processes import LocalProcesses
+from tnctl.launch.spawn import LocalProcesses, begin_log, last_lines, reserved_port
 from tnctl.launch.supervisor import Supervisor
-from tnctl.launch.worker_processes import TerminalLog, begin_log, last_lines
 from tnctl.system import shares
 
 pytestmark = pytest.mark.alone
@@ -29,22 +30,21 @@ pytestmark = pytest.mark.alone
 # Does what the task says of its generation and rank, and leaves a file that says who it is.
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
-from tnctl.cluster.joining.assignment import Supervised
-supervised = Supervised()
-given = supervised.assignment
+from tnctl.cluster.joining.assignment import take_assignment
+given = take_assignment()
 folder = pathlib.Path(given.task["folder"])
-saved = lambda *_: (print("saved", flush=True), os._exit(143))
+saved = lambda *_: (print("saved", file=sys.stderr, flush=True), os._exit(143))
 plan = given.task["plan"]
 part = folder / f"part-{given.generation}-{given.rank}"
 part.write_text(json.dumps({"pid": os.getpid(), "cpus": sorted(os.sched_getaffinity(0)),
-    "session": os.getsid(0), "terminal": os.isatty(2), "ranks": given.ranks}))
+    "session": os.getsid(0), "terminal": os.isatty(2), "ranks": given.ranks, "port": given.port,
+    "rank_0": given.rank_0, "input": os.readlink("/proc/self/fd/0")}))
 part.rename(folder / f"{given.generation}-{given.rank}")
 for action in plan[min(given.generation, len(plan)) - 1][given.rank].split(";"):
     word, _, value = action.strip().partition(" ")
     if word == "say": print(value, file=sys.stderr, flush=True)
-    if word == "begin": print(value, file=sys.stderr, end="", flush=True)
-    if word == "port": supervised.report_port(int(value))
-    if word == "address": print("address", supervised.address(60), flush=True)
+    if word == "print": print(value, flush=True)
+    if word == "touch": (folder / value).touch()
     if word == "sleep": time.sleep(float(value))
     if word == "kill": os.kill(os.getpid(), int(value))
     if word == "save": signal.signal(signal.SIGTERM, saved)
@@ -59,14 +59,16 @@ SLEEP = "sleep 60"
 class Run:
     """A supervisor of such programs, and what they left behind."""
 
-    def __init__(self, folder, plan, newest=lambda: None, silence=60, program=PROGRAM):
+    def __init__(self, folder, plan, newest=lambda: None, silence=60, program=PROGRAM, place=None):
         self.folder, self.plan = folder, plan
         (folder / "workers").mkdir()
-        logs = [folder / "workers" / f"rank-{rank}.log" for rank in range(len(plan[0]))]
-        self.logs = logs
+        self.logs = [folder / "workers" / f"rank-{rank}.log" for rank in range(len(plan[0]))]
         task = {"folder": str(folder), "plan": plan}
-        self.processes = LocalProcesses(logs, silence, (sys.executable, "-c", program))
-        self.supervisor = Supervisor(lambda _: task, newest, self.processes)
+        self.processes = LocalProcesses(
+            "train", Membership(len(plan[0])), folder / "workers", silence, place,
+            (sys.executable, "-c", program),
+        )  # fmt: skip
+        self.supervisor = Supervisor(lambda: task, newest, self.processes)
 
     def __call__(self):
         return self.supervisor.run()
@@ -77,7 +79,7 @@ class Run:
         return json.loads(path.read_text())
 
     def generations(self):
-        return self.logs[0].read_text().count("== workers started")
+        return len({path.name.partition("-")[0] for path in self.folder.glob("[0-9]*-*")})
 
     def all_ended(self):
         pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
@@ -110,21 +112,57 @@ def test_shares_are_contiguous_and_use_every_cpu(cpus, workers):
         assert all(len(part) == 1 for part in parts)
 
 
-def test_a_run_to_its_end(tmp_path, capfd, monkeypatch):
-    monkeypatch.setenv("TNCTL_TEST", "1")
-    plan = [["say first line; port 12345; exit 0", "address; say only in its file; exit 0"]]
+def test_a_run_to_its_end(tmp_path, capfd):
+    plan = [["say first line;print a result;exit 0", "say only in its file;exit 0"]]
     run = Run(tmp_path, plan)
     assert run() == 0
-    assert capfd.readouterr().err == "first line\n"
-    begin = "== workers started, generation 1\n"
-    assert run.logs[0].read_text() == begin + "first line\n"
-    assert sorted(run.logs[1].read_text().splitlines()) == [
-        begin.strip(), "address 127.0.0.1:12345", "only in its file",
-    ]  # fmt: skip
+    assert capfd.readouterr() == ("a result\n", "first line\n")
+    assert run.logs[1].read_text() == "== workers started, generation 1\nonly in its file\n"
+    assert not run.logs[0].exists()
     parts = [run.who(1, rank) for rank in range(2)]
     assert [part["cpus"] for part in parts] == list(map(list, shares(os.sched_getaffinity(0), 2)))
     assert len({os.getsid(0), *(part["session"] for part in parts)}) == 3
+    assert len({part["port"] for part in parts}) == 2
+    assert {part["rank_0"] for part in parts} == {f"127.0.0.1:{parts[0]['port']}"}
+    assert {part["input"] for part in parts} == {"/dev/null"}
     assert run.all_ended()
+
+
+def test_nobody_is_given_the_port_of_a_worker_before_it_listens():
+    with reserved_port() as port, socket.socket() as asking:
+        assert asking.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+        for _ in range(1000):
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", 0))
+                assert other.getsockname()[1] != port
+        # What another user may do: the system looks at the user for SO_REUSEPORT alone.
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+        with socket.socket() as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listening.bind(("127.0.0.1", port))
+            listening.listen()
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+
+
+def test_another_rank_alone_is_shown_and_in_its_log(tmp_path, capfd):
+    """With cluster=env, where each command has one."""
+    place = environment.place(
+        {"TNCTL_RANK": "1", "TNCTL_WORKERS": "2", "TNCTL_ADDRESS": "node1:29400"}
+    )
+    place = dataclasses.replace(place, token="of all")
+    run = Run(tmp_path, [["", "say its line;exit 75"], ["", "exit 0"]], place=place)
+    assert run() == 0
+    shown, again = capfd.readouterr().err.splitlines()
+    assert shown == "its line" and again.startswith("worker 1 has lost another one: all workers")
+    assert run.logs[1].read_text().splitlines() == [
+        "== workers started, generation 1", "its line", "== workers started, generation 2",
+    ]  # fmt: skip
+    who = run.who(1, 1)
+    assert (who["port"], who["rank_0"]) == (0, "node1:29400")
+    assert run.processes._token == "of all"
 
 
 def test_the_last_lines_are_those_of_the_generation_that_was_started_last(tmp_path):
@@ -152,10 +190,10 @@ def test_the_token_is_in_no_list_of_processes(tmp_path):
     looking = later(look)
     assert run() == 0
     looking.join()
-    token = run.processes._place.token
+    token = run.processes._token
     assert len(seen) == 2 and len(token) > 40
     assert not any(token.encode() in content for content in seen)
-    assert token not in "".join(log.read_text() for log in run.logs)
+    assert token not in "".join(log.read_text() for log in run.logs[1:])
 
 
 @pytest.mark.parametrize(
@@ -186,18 +224,6 @@ def test_exit_codes_are_seen_where_ended_children_are_ignored(tmp_path):
     finally:
         signal.signal(signal.SIGCHLD, previous)
     assert run.generations() == 2
-
-
-def test_what_a_killed_rank_0_has_begun_to_show_is_a_line(tmp_path, capfd):
-    run = Run(tmp_path, [["begin epoch 1  20%;kill 9"], ["say end;exit 0"]])
-    assert run() == 0
-    assert capfd.readouterr().err.splitlines() == [
-        "epoch 1  20%",
-        "worker 0 was killed by SIGKILL: all workers start again from the last checkpoint",
-        "end",
-    ]
-    start = "== workers started, generation"
-    assert run.logs[0].read_text() == f"{start} 1\nepoch 1  20%\n{start} 2\nend\n"
 
 
 def test_three_losses_without_a_checkpoint_end_the_run(tmp_path):
@@ -261,10 +287,10 @@ def test_a_worker_that_is_asked_to_stop_too_early_is_not_started_again(tmp_path)
 
 
 def test_a_full_disk_below_the_logs_hides_no_message(tmp_path, capfd):
-    run = Run(tmp_path, [["say no space is left;exit 1", SLEEP]])
-    run.logs[0].symlink_to("/dev/full")
+    run = Run(tmp_path, [["wait 1-1;say no space is left;exit 1", SLEEP]])
+    run.logs[1].symlink_to("/dev/full")
     assert run() == 1
-    assert capfd.readouterr().err == "no space is left\n"
+    assert capfd.readouterr().err == "no space is left\n" and run.all_ended()
 
 
 def test_workers_that_do_not_follow_are_killed(tmp_path, monkeypatch):
@@ -274,60 +300,24 @@ def test_workers_that_do_not_follow_are_killed(tmp_path, monkeypatch):
 
 
 def test_sigterm_lets_rank_0_save(tmp_path, capfd):
-    run = Run(tmp_path, [["save;say ready;" + SLEEP, SLEEP]])
+    run = Run(tmp_path, [["save;touch ready;" + SLEEP, SLEEP]])
 
     def stop():
-        until(lambda: "ready" in run.logs[0].read_text() if run.logs[0].exists() else False)
+        until((tmp_path / "ready").exists)
         os.kill(os.getpid(), signal.SIGTERM)
 
     later(stop)
     assert run() == 143
-    assert capfd.readouterr().err == "ready\nsaved\n" and run.all_ended()
+    assert capfd.readouterr().err == "saved\n" and run.all_ended()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-class NothingPlaced:
-    """Processes that no machine is there for."""
-
-    name, first, has_begun, logs = "train", 0, False, ()
-    membership = Membership(2)
-
-    def __init__(self):
-        self.signals = []
-
-    def start(self, *_):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    def wait(self, seconds):
-        time.sleep(seconds)
-        return {}
-
-    def signal(self, rank, number):
-        self.signals.append((rank, number))
-
-    def end(self):
-        return {}
-
-    def resize(self):
-        pass
-
-
-def test_ctrl_c_ends_what_has_not_begun(monkeypatch):
-    monkeypatch.setattr(supervisor_module, "TO_END", 0.3)
-    processes = NothingPlaced()
-    started = time.monotonic()
-    with pytest.raises(Stopped, match="stopped by SIGINT before the workers have saved") as stopped:
-        Supervisor(lambda _: {}, lambda: None, processes).run()
-    assert stopped.value.exit_code == 130 and processes.signals == [(0, signal.SIGINT)]
-    assert time.monotonic() - started < 10
 
 
 def test_a_second_signal_ends_all(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor_module, "TO_END", 0.3)
-    run = Run(tmp_path, [["ignore;say ready;" + SLEEP, SLEEP]])
+    run = Run(tmp_path, [["ignore;touch ready;" + SLEEP, SLEEP]])
 
     def stop():
-        until(lambda: "ready" in run.logs[0].read_text() if run.logs[0].exists() else False)
+        until((tmp_path / "ready").exists)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -376,11 +366,11 @@ def test_a_worker_that_is_stopped_before_it_reads_holds_up_nobody(tmp_path, capf
     """The supervisor does not wait until it reads, however much it is given."""
     program = STOPS_AT_ITS_START.format(marker=str(tmp_path / "marker"))
     run = Run(tmp_path, [["exit 0"]], silence=0.5, program=program)
-    run.supervisor._task = lambda _: {
+    run.supervisor._task = lambda: {
         "folder": str(tmp_path), "plan": run.plan, "large": "x" * 300_000,
     }  # fmt: skip
     assert run() == 0
-    assert "worker 0 was stopped for " in capfd.readouterr().err and run.generations() == 2
+    assert capfd.readouterr().err.count("worker 0 was stopped for ") == 1
 
 
 def test_short_stops_and_a_slow_start_cost_time_only(tmp_path, capfd):
@@ -421,13 +411,14 @@ def test_the_time_in_which_the_supervisor_was_stopped_does_not_count(tmp_path):
 DRIVER = """
 import json, sys
 from pathlib import Path
-from tnctl.launch.local_processes import LocalProcesses
+from tnctl.cluster.joining.membership import Membership
+from tnctl.launch.spawn import LocalProcesses
 from tnctl.launch.supervisor import Supervisor
 folder, program, plan = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-logs = [folder / f"rank-{rank}.log" for rank in range(len(plan[0]))]
 task = {"folder": str(folder), "plan": plan}
-processes = LocalProcesses(logs, float(sys.argv[4]), (sys.executable, "-c", program))
-sys.exit(Supervisor(lambda _: task, lambda: None, processes).run())
+processes = LocalProcesses("train", Membership(len(plan[0])), folder, float(sys.argv[4]),
+    command=(sys.executable, "-c", program))
+sys.exit(Supervisor(lambda: task, lambda: None, processes).run())
 """
 
 
@@ -445,57 +436,23 @@ def test_nothing_is_left_when_the_driver_is_killed(tmp_path):
     until(lambda: not any(map(lives, pids)), seconds=5)
 
 
-def test_in_a_terminal_rank_0_has_one(tmp_path):
+@pytest.mark.parametrize("end", ["exit 0", "kill 11"])
+def test_in_a_terminal_rank_0_has_it(tmp_path, end):
     main, terminal = os.openpty()
-    plan = [["say \x1b[1mbold\x1b[0m;exit 0", "exit 0"]]
+    plan = [[f"say \x1b[?25l\x1b[1mbold\x1b[0m;{end}", SLEEP], ["exit 0", "exit 0"]]
     with drive(tmp_path, plan, stderr=terminal, stdout=terminal, stdin=terminal) as driver:
         os.close(terminal)
         assert driver.wait(30) == 0
-    shown = os.read(main, 1000)
+    shown = os.read(main, 1000).replace(b"\r", b"")
     os.close(main)
-    assert shown.replace(b"\r", b"") == b"\x1b[1mbold\x1b[0m\n"
+    begin, cut = b"\x1b[?25l\x1b[1mbold\x1b[0m\n", b"\x1b[?25h\nworker 0 was killed by SIGSEGV: "
+    assert shown.startswith(begin + cut) if end == "kill 11" else shown == begin
     who = [json.loads((tmp_path / f"1-{rank}").read_text()) for rank in range(2)]
     assert [part["terminal"] for part in who] == [True, False]
-    assert (tmp_path / "rank-0.log").read_text().splitlines()[1:] == ["bold"]
-
-
-def test_ctrl_z_shows_the_cursor(tmp_path):
-    main, terminal = os.openpty()
-    plan = [["wait go;exit 0"]]
-    options = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
-    with drive(tmp_path, plan, **options, process_group=0) as driver:
-        until((tmp_path / "1-0").exists)
-        for _ in range(2):
-            driver.send_signal(signal.SIGTSTP)
-            until(lambda: cluster_commands.state_of(driver.pid) == "T")
-            assert select.select([main], [], [], 30)[0] and os.read(main, 1000) == b"\x1b[?25h"
-            driver.send_signal(signal.SIGCONT)
-            # Until it waits again: before that its handler is not yet in place.
-            until(lambda: cluster_commands.state_of(driver.pid) == "S")
-        (tmp_path / "go").touch()
-        assert driver.wait(30) == 0
-    os.close(main)
-    os.close(terminal)
 
 
 def test_a_worker_by_itself_says_how_it_is_started():
-    program = "from tnctl.cluster.joining.assignment import Supervised; Supervised()"
+    program = "from tnctl.cluster.joining.assignment import take_assignment; take_assignment()"
     done = subprocess.run([sys.executable, "-c", program], input=b"{}\n", capture_output=True)
     assert b"started by a command with cluster=local" in done.stderr
     assert done.returncode == 1 and LOST == 75
-
-
-def test_a_live_display_is_in_the_log_as_it_was_last(tmp_path):
-    path = tmp_path / "log"
-    path.write_text("earlier\n")
-    log = TerminalLog(path)
-    frame = "\x1b[32mepoch\x1b[0m {}%\r\nloss {}"
-    erase = "\r\x1b[2K\x1b[1A\x1b[2K"
-    text = (
-        "begin\r\n\x1b[?25l" + frame.format(10, 0.7) + erase + frame.format(20, 0.6) + erase
-        + "a line\r\n" + frame.format(30, 0.5) + erase + "\x1b[?25hend\r\n50 %\r100 %\r\n"
-    )  # fmt: skip
-    for byte in text.encode():
-        log.write(bytes([byte]))
-    log.close()
-    assert path.read_text() == "earlier\nbegin\na line\nend\n100 %\n"

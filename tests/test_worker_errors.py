@@ -7,7 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 from test_cluster import conf_of
-from test_cluster_faults import Assigned
+from test_cluster_faults import assigned
 
 from tnctl.cluster import cluster_member, process, worker_errors
 from tnctl.cluster.joining.membership import Membership
@@ -17,17 +17,6 @@ from tnctl.errors import Failure, UserError
 from tnctl.system import leave_with
 
 TRACEBACK = "rank-0-traceback.log"
-
-
-class Alone(Assigned):
-    """What a supervisor gives to the worker of a cluster of one, which nobody connects to."""
-
-    def __init__(self, task):
-        super().__init__(0)
-        self.assignment = dataclasses.replace(self.assignment, ranks=1, task=task)
-
-    def report_port(self, port):
-        pass
 
 
 @pytest.fixture
@@ -58,7 +47,8 @@ def ended(conf, monkeypatch, capfd, patched, method, error):
     }  # fmt: skip
     try:
         with pytest.raises(SystemExit) as left:
-            leave_with("tnctl train", lambda: process.work(Alone(task), process.train))
+            alone = assigned(0, ranks=1, task=task)
+            leave_with("tnctl train", lambda: process.work(alone, process.train))
     finally:
         for member in members:
             member._is_leaving = True

@@ -130,15 +130,12 @@ def train_to_end(conf: Conf, *, overwrite: bool, golden: int, accept: bool) -> i
     start = conf.cluster.start
     conf.check_training()
     plan.check(conf, overwrite, accept)
-    if start == "env":  # each of whose workers runs this command
-        from tnctl.launch import env_workers
-
-        return env_workers.train(conf, **arguments)
-    plan.check_files(conf, overwrite)
+    if start != "env":  # each of whose workers runs this command
+        plan.check_files(conf, overwrite)
     if start is not None:
-        from tnctl.launch import local_workers
+        from tnctl.launch import run
 
-        return local_workers.train(conf, **arguments)
+        return run.train(conf, **arguments)
     quiet_tensorflow()
     from tnctl.training.report.terminal_tables import show_report
     from tnctl.training.run import train as train_conf

@@ -203,9 +203,9 @@ def perform(command: str, run: "Run", taken: Taken, *, runs_recipe: bool = True)
     if conf.cluster.start is None:
         return work(run, taken)
     check(run, taken)
-    from tnctl.launch import reading_workers
+    from tnctl.launch.run import read
 
-    return reading_workers.read(command, lead, conf, run.checkpoint, taken, runs_recipe=runs_recipe)
+    return read(command, lead, conf, run.checkpoint, taken, runs_recipe=runs_recipe)
 
 
 def lead(conf: "Conf", processes: "ClusterProcesses", task: dict[str, Any]) -> int:

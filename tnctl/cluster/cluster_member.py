@@ -15,7 +15,7 @@ from tnctl import __version__
 from tnctl.cluster.following import membership_of
 from tnctl.cluster.joining import addresses
 from tnctl.cluster.joining.addresses import HostPort
-from tnctl.cluster.joining.assignment import LOST, Supervised
+from tnctl.cluster.joining.assignment import LOST, Assignment
 from tnctl.cluster.joining.digests import digests_of
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import (
@@ -54,11 +54,10 @@ FLUSHED = 0.2  # seconds in which the last replies are sent
 class Member:
     """A process as one of its generation: its connections, and whether all are alive."""
 
-    def __init__(self, supervised: Supervised, conf: Conf) -> None:
-        assignment = supervised.assignment
-        self.rank, self.membership = assignment.rank, membership_of(supervised, conf.cluster)
+    def __init__(self, assignment: Assignment, conf: Conf) -> None:
+        self.rank, self.membership = assignment.rank, membership_of(assignment, conf.cluster)
         runs_recipe = not self.membership.is_server(self.rank)
-        self._supervised, self._timeout = supervised, conf.cluster.timeout
+        self._assignment, self._timeout = assignment, conf.cluster.timeout
         self._patience = Patience(conf.cluster.patience)
         self._command = assignment.task["command"]
         self.process = secrets.token_hex(8)
@@ -105,19 +104,10 @@ class Member:
     def join(self) -> Node:
         """Connect to all other workers. The process ends as lost when they do not come in time."""
         if self.rank == 0:
-            self._supervised.report_port(self._endpoint.port)
             self._take(self._roster.welcome())  # of a cluster of one worker
         else:
-            address = self._supervised.address(self._patience.seconds)
-            if address is None:
-                seconds = self._patience.seconds
-                self._lose(
-                    f"worker 0 did not listen within {seconds:g} s: it hangs, or its imports take "
-                    "longer"
-                )
-            else:
-                self._addresses[0] = address
-                self._endpoint.connect(0, address, self._say_hello)
+            self._addresses[0] = self._assignment.rank_0
+            self._endpoint.connect(0, self._assignment.rank_0, self._say_hello)
         self._wait(lambda: self._welcome is not None)
         assert self._welcome is not None
         self._addresses = dict(enumerate(self._welcome.addresses))
@@ -146,7 +136,7 @@ class Member:
 
     def _listen(self, host: str, encryption: Certificates | None) -> Endpoint:
         """The endpoint, which listens; waits for an address that another process still has."""
-        assignment = self._supervised.assignment
+        assignment = self._assignment
         listen = partial(
             Endpoint,
             str(HostPort(host, assignment.port)),
@@ -156,19 +146,17 @@ class Member:
             self,
             encryption,
             self._timeout,
+            is_reserved=assignment.is_reserved,
         )
-        if not assignment.port:
-            return listen()
         # It may be the process that had this rank before, which ends.
         return self._patience.attempt(listen, Failure, f"{self._name(self.rank)}: ", after=0)
 
     def _host(self) -> tuple[str, str]:
         """The IP address to listen on, and the host under which the others reach it."""
-        assignment = self._supervised.assignment
         try:
-            return addresses.listening(assignment, assignment.rank_0, self._patience)
+            return addresses.listening(self._assignment, self._patience)
         except OSError as error:
-            self._lose(f"the address of worker 0, {assignment.rank_0}: {error.strerror}")
+            self._lose(f"the address of worker 0, {self._assignment.rank_0}: {error.strerror}")
             raise
 
     def _say_hello(self, _: str) -> None:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from tnctl.cluster.joining.assignment import Supervised
+from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.node import Node
 from tnctl.cluster.workers.row_service import RowService
 from tnctl.schema import Cluster, Conf
 
 
-def membership_of(supervised: Supervised, cluster: Cluster) -> Membership:
+def membership_of(assignment: Assignment, cluster: Cluster) -> Membership:
     """The processes of the cluster that a process is assigned to."""
-    return Membership(supervised.assignment.ranks - cluster.servers, cluster.servers)
+    return Membership(assignment.ranks - cluster.servers, cluster.servers)
 
 
 def loop_of(membership: Membership, rank: int) -> Callable[[Conf, Node], RowService]:

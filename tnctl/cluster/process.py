@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tnctl.cluster import stop_requests
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.following import loop_of, membership_of
-from tnctl.cluster.joining.assignment import Supervised
+from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.worker_errors import (
     ending_of,
     is_unexpected,
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 Lead = Callable[[Conf, "ClusterProcesses", dict[str, Any]], int]
 
 
-def work(supervised: Supervised, lead: Lead) -> int:
+def work(assignment: Assignment, lead: Lead) -> int:
     """Do what the supervisor has assigned; the exit code of the process.
 
     Rank 0 runs the command with `lead`, which may use all workers and does not end them. A
     dedicated server never imports TensorFlow.
     """
-    task = supervised.assignment.task
+    task = assignment.task
     conf = from_values(task["conf"])
-    if supervised.assignment.rank == 0 and (logs := task.get("logs", conf.output)) is not None:
+    if assignment.rank == 0 and (logs := task.get("logs", conf.output)) is not None:
         keep_tracebacks_in(logs)
-    follow = loop_of(membership_of(supervised, conf.cluster), supervised.assignment.rank)
-    member = Member(supervised, conf)
+    follow = loop_of(membership_of(assignment, conf.cluster), assignment.rank)
+    member = Member(assignment, conf)
     node = member.join()
     threading.excepthook = member.end_with_thread
     try:

@@ -4,10 +4,13 @@ Each scheduler sets variables of its own. There is a parser for each, which retu
 scheduler has set nothing, and raises UserError that names the variable and its value.
 """
 
-import itertools
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import stat
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from tnctl import documents
 from tnctl.cluster.joining import addresses
@@ -18,42 +21,14 @@ from tnctl.documents import Count, DocumentError, Text
 from tnctl.errors import UserError, quoted, refuse_if
 from tnctl.progress import say
 
-LONGEST_LIST = 1 << 20  # characters of a list of nodes
-_RANGE = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
-_NODES = re.compile(rf"(?:[A-Za-z0-9._-]|\[{_RANGE}(?:,{_RANGE})*\])+")
-_BRACKETS = re.compile(r"\[([^\]]*)\]")
-
+_NUMBERS = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_NODES = re.compile(rf"(?:[A-Za-z0-9._-]|\[{_NUMBERS}(?:,{_NUMBERS})*\])+(?=,|\Z)")
 Environment = Mapping[str, str]
 OWN = "TNCTL_RANK"
 ROLES = ("worker", "server")  # of TNCTL_ROLE
 SLURM_PORTS = range(15_000, 30_000)  # below those that systems choose for connections
-
-
-def nodes(text: str) -> Iterator[str]:
-    """The names in Slurm's list of nodes, such as `a[1-3,5],b`. Raises ValueError."""
-    if len(text) > LONGEST_LIST:
-        raise ValueError(f"it has {len(text):,} characters")
-    parts = re.split(r",(?![^\[]*\])", text)
-    for part in parts:
-        if not _NODES.fullmatch(part):
-            raise ValueError(f"{quoted(part)} is no name of nodes")
-        for first, last in re.findall(r"([0-9]+)-([0-9]+)", " ".join(_BRACKETS.findall(part))):
-            if int(last) < int(first):
-                raise ValueError(f"{first}-{last} ends before it begins")
-    return itertools.chain.from_iterable(map(_names, parts))
-
-
-def _names(part: str) -> Iterator[str]:
-    match = _BRACKETS.search(part)
-    if match is None:
-        yield part
-        return
-    for text in match[1].split(","):
-        first, _, last = text.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            for rest in _names(part[match.end() :]):
-                # Numbers keep the zeros that they begin with.
-                yield f"{part[: match.start()]}{number:0{len(first)}d}{rest}"
+TOKEN = re.compile(r"[!-~]{32,512}")
+MAKE_A_TOKEN = "(umask 077; openssl rand -hex 32 > token)"
 
 
 @dataclass(frozen=True)
@@ -65,8 +40,9 @@ class Place:
     workers: int
     servers: int = 0
     address: HostPort | None = None  # where the others reach worker 0
-    listen: HostPort | None = None  # where this worker listens; None where it reaches worker 0 from
-    endpoint: HostPort | None = None  # where the others reach this worker; None where it listens
+    listen: HostPort | None = None  # where this process is told to listen
+    endpoint: HostPort | None = None  # where the others reach this process; None where it listens
+    token: str | None = field(default=None, repr=False)
 
     @property
     def membership(self) -> Membership:
@@ -78,6 +54,17 @@ class Place:
         """Which process it is, such as "worker 1 of 3"."""
         of = self.servers if self.membership.is_server(self.rank) else self.workers
         return f"{self.membership.name(self.rank)} of {of}"
+
+    @property
+    def addresses(self) -> dict[str, Any]:
+        """Where it listens and is reached, and where worker 0 is, as in an Assignment."""
+        known = [address for address in (self.listen, self.endpoint) if address]
+        return {
+            "host": known[0].host if known else None,
+            "port": next((address.port for address in known if address.port), 0),
+            "reached_at": str(self.endpoint) if self.endpoint and self.endpoint.port else None,
+            "rank_0": str(self.address),
+        }
 
 
 def place(environment: Environment, servers: int = 0) -> Place:
@@ -153,20 +140,22 @@ def of_tnctl(environment: Environment) -> Place | None:
 
     With TNCTL_ROLE=server TNCTL_RANK counts servers from 0.
     """
-    role = environment.get("TNCTL_ROLE")
+    role, servers = environment.get("TNCTL_ROLE"), _servers(environment)
     refuse_if(
-        role is not None and role not in ROLES,
+        role not in (None, *ROLES),
         f"TNCTL_ROLE is worker or server. Received: {quoted(role or '')}",
     )
-    servers = _servers(environment)
+    if OWN not in environment:
+        refuse_if("TNCTL_WORKERS" in environment, f"TNCTL_WORKERS is set without {OWN}. Set both")
+        return None
     refuse_if(
-        role == "server" and OWN in environment and not servers,
+        role == "server" and not servers,
         "TNCTL_ROLE=server needs TNCTL_SERVERS, the number of servers, in all processes",
     )
-    if OWN not in environment or not servers:
+    if not servers:
         return _counted(environment, OWN, "TNCTL_WORKERS")
-    workers = _workers("TNCTL_WORKERS", _count(environment, "TNCTL_WORKERS", 2**31))
-    number = _count(environment, OWN, 2**31)
+    workers = _workers("TNCTL_WORKERS", _count(environment, "TNCTL_WORKERS"))
+    number = _count(environment, OWN)
     ranks = {"worker": workers, "server": servers, None: workers + servers}[role]
     refuse_if(
         number >= ranks,
@@ -245,25 +234,25 @@ def of_paddle(environment: Environment) -> Place | None:
         role not in ("TRAINER", "PSERVER"),
         f"TRAINING_ROLE is TRAINER or PSERVER. Received: {quoted(role)}",
     )
-    name, text = "PADDLE_TRAINER_ENDPOINTS", environment.get("PADDLE_TRAINER_ENDPOINTS", "")
-    listed = _parsed_list(name, text)
-    servers = _paddle_servers(environment)
+    name = "PADDLE_PSERVERS_IP_PORT_LIST"
+    servers = _parsed_list(environment, name)
+    _servers_within(name, len(servers))
+    listed = _parsed_list(environment, "PADDLE_TRAINER_ENDPOINTS")
+    if listed:
+        environment = {"PADDLE_TRAINERS_NUM": str(len(listed)), **environment}
+    address = listed[0] if listed else None
     if role == "PSERVER":
-        return _paddle_server(environment, servers, listed)
-    if "PADDLE_TRAINER_ID" not in environment:
-        return None
-    if listed and "PADDLE_TRAINERS_NUM" not in environment:
-        environment = {**environment, "PADDLE_TRAINERS_NUM": str(len(listed))}
+        return replace(_paddle_server(environment, servers), address=address)
     counted = _counted(environment, "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
-    assert counted is not None
+    if counted is None:
+        return None
     refuse_if(
         listed and len(listed) != counted.workers,
         f"PADDLE_TRAINERS_NUM={counted.workers}, and PADDLE_TRAINER_ENDPOINTS has {len(listed)}: "
-        f"{quoted(text)}",
+        f"{quoted(environment.get('PADDLE_TRAINER_ENDPOINTS', ''))}",
     )
-    address, endpoint = (listed[0], listed[counted.rank]) if listed else (None, None)
-    pod = environment.get("POD_IP", "")
-    if pod:
+    endpoint = listed[counted.rank] if listed else None
+    if pod := environment.get("POD_IP", ""):
         pod = _parsed("POD_IP", pod, port_is_optional=True).host
         refuse_if(
             endpoint is not None and addresses.is_ip(endpoint.host) and endpoint.host != pod,
@@ -273,18 +262,7 @@ def of_paddle(environment: Environment) -> Place | None:
     return replace(counted, servers=len(servers), address=address, endpoint=endpoint)
 
 
-def _paddle_servers(environment: Environment) -> list[HostPort]:
-    """The addresses of Paddle's servers."""
-    name = "PADDLE_PSERVERS_IP_PORT_LIST"
-    text = environment.get(name, "")
-    listed = _parsed_list(name, text)
-    _servers_within(name, len(listed))
-    return listed
-
-
-def _paddle_server(
-    environment: Environment, servers: list[HostPort], trainers: list[HostPort]
-) -> Place:
+def _paddle_server(environment: Environment, servers: list[HostPort]) -> Place:
     """The place of one of Paddle's servers: its address is POD_IP and PADDLE_PORT."""
     for name in ("POD_IP", "PADDLE_PORT"):
         refuse_if(name not in environment, f"TRAINING_ROLE=PSERVER, and {name} is not set. Set it")
@@ -294,28 +272,22 @@ def _paddle_server(
         f"POD_IP and PADDLE_PORT are {endpoint}, which is not in PADDLE_PSERVERS_IP_PORT_LIST="
         f"{quoted(environment.get('PADDLE_PSERVERS_IP_PORT_LIST', ''))}",
     )
-    if trainers and "PADDLE_TRAINERS_NUM" not in environment:
-        environment = {**environment, "PADDLE_TRAINERS_NUM": str(len(trainers))}
-    name = "PADDLE_TRAINERS_NUM"
-    workers = _workers(name, _count(environment, name, 2**31))
+    workers = _workers("PADDLE_TRAINERS_NUM", _count(environment, "PADDLE_TRAINERS_NUM"))
     rank = workers + servers.index(endpoint)
-    address = trainers[0] if trainers else None
-    return Place("TRAINING_ROLE", rank, workers, len(servers), address=address, endpoint=endpoint)
+    return Place("TRAINING_ROLE", rank, workers, len(servers), endpoint=endpoint)
 
 
 def of_slurm(environment: Environment) -> Place | None:
     """SLURM_PROCID and SLURM_NTASKS; worker 0 is on the first node of the step."""
-    counted = _with_servers(environment, "SLURM_PROCID", "SLURM_NTASKS")
-    if counted is None:
-        return None
+    counted = _counted(environment, "SLURM_PROCID", "SLURM_NTASKS", _servers(environment))
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
-    if name not in environment:
+    if counted is None or name not in environment:
         return counted
-    try:
-        first = next(nodes(environment[name]))
-    except ValueError as error:
-        value = quoted(environment[name])
-        raise UserError(f"{name} is no list of nodes: {error}. Received: {value}") from None
+    nodes = _NODES.match(environment[name])
+    if nodes is None:
+        raise UserError(f"{name} is no list of nodes. Received: {quoted(environment[name])}")
+    # Numbers keep the zeros that they begin with, as in gpu[07-09,12].
+    first = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", nodes[0])
     job = _count(environment, "SLURM_JOB_ID", 2**63 - 1)
     port = SLURM_PORTS[job % len(SLURM_PORTS)]
     return replace(counted, address=HostPort(first, port))
@@ -323,12 +295,13 @@ def of_slurm(environment: Environment) -> Place | None:
 
 def of_open_mpi(environment: Environment) -> Place | None:
     """OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE."""
-    return _with_servers(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    names = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+    return _counted(environment, *names, _servers(environment))
 
 
 def of_pmi(environment: Environment) -> Place | None:
     """PMI_RANK and PMI_SIZE, of MPICH and others."""
-    return _with_servers(environment, "PMI_RANK", "PMI_SIZE")
+    return _counted(environment, "PMI_RANK", "PMI_SIZE", _servers(environment))
 
 
 PARSERS: tuple[Callable[[Environment], Place | None], ...] = (
@@ -338,57 +311,38 @@ PARSERS: tuple[Callable[[Environment], Place | None], ...] = (
 # ---- Values of variables -------------------------------------------------------
 
 
-def _with_servers(environment: Environment, rank_name: str, tasks_name: str) -> Place | None:
-    """The place among tasks that are all alike, of which the last TNCTL_SERVERS are servers."""
-    servers = _servers(environment)
-    if not servers or rank_name not in environment:
-        return _counted(environment, rank_name, tasks_name)
-    tasks = _count(environment, tasks_name, 2**31)
+def _counted(
+    environment: Environment, rank_name: str, tasks_name: str, servers: int = 0
+) -> Place | None:
+    """The place among tasks that are all alike, of which the last are servers; None without one."""
+    if rank_name not in environment:
+        return None
+    tasks = _count(environment, tasks_name)
     refuse_if(
-        tasks <= servers,
+        0 < servers >= tasks,
         f"{tasks_name}={tasks}, of which {servers} are servers (TNCTL_SERVERS, cluster.servers): "
         "no worker is left",
     )
-    rank = _count(environment, rank_name, 2**31)
+    workers, rank = _workers(tasks_name, tasks - servers), _count(environment, rank_name)
     refuse_if(
         rank >= tasks, f"{rank_name}={rank}, and {tasks_name}={tasks}: ranks are 0 to {tasks - 1}"
     )
-    return Place(rank_name, rank, _workers(tasks_name, tasks - servers), servers)
+    return Place(rank_name, rank, workers, servers)
 
 
 def _servers(environment: Environment) -> int:
     """How many dedicated servers there are, as TNCTL_SERVERS says; by default none."""
-    if "TNCTL_SERVERS" not in environment:
-        return 0
-    return _servers_within("TNCTL_SERVERS", _count(environment, "TNCTL_SERVERS", 2**31))
+    name = "TNCTL_SERVERS"
+    return _servers_within(name, _count(environment, name)) if name in environment else 0
 
 
 def _servers_within(name: str, servers: int) -> int:
-    refuse_if(
-        servers > MOST_WORKERS,
-        f"{name}: a cluster has at most {MOST_WORKERS} servers. Received: {servers}",
-    )
+    words = f"a cluster has at most {MOST_WORKERS} servers. Received: {servers}"
+    refuse_if(servers > MOST_WORKERS, f"{name}: {words}")
     return servers
 
 
-def _counted(environment: Environment, rank_name: str, workers_name: str) -> Place | None:
-    """The place that two variables say; None when neither is set or only the number of workers."""
-    if rank_name not in environment:
-        refuse_if(
-            rank_name == OWN and workers_name in environment,
-            f"{workers_name} is set without {rank_name}. Set both",
-        )
-        return None
-    workers = _workers(workers_name, _count(environment, workers_name, 2**31))
-    rank = _count(environment, rank_name, 2**31)
-    refuse_if(
-        rank >= workers,
-        f"{rank_name}={rank}, and {workers_name}={workers}: ranks are 0 to {workers - 1}",
-    )
-    return Place(rank_name, rank, workers)
-
-
-def _count(environment: Environment, name: str, most: int) -> int:
+def _count(environment: Environment, name: str, most: int = 2**31) -> int:
     text = environment.get(name)
     if text is None:
         raise UserError(f"{name} is not set. Set it, or let the scheduler start the command")
@@ -398,10 +352,8 @@ def _count(environment: Environment, name: str, most: int) -> int:
 
 
 def _workers(name: str, workers: int) -> int:
-    refuse_if(
-        not 1 <= workers <= MOST_WORKERS,
-        f"{name}: a cluster has 1 to {MOST_WORKERS} workers. Received: {workers}",
-    )
+    words = f"a cluster has 1 to {MOST_WORKERS} workers. Received: {workers}"
+    refuse_if(not 1 <= workers <= MOST_WORKERS, f"{name}: {words}")
     return workers
 
 
@@ -413,8 +365,9 @@ def _parsed(name: str, text: str, *, port_is_optional: bool = False) -> HostPort
         raise UserError(f"{name} has {form}. Received: {quoted(text)}, {error}") from None
 
 
-def _parsed_list(name: str, text: str) -> list[HostPort]:
-    """The addresses of a list with commas, blanks around them ignored."""
+def _parsed_list(environment: Environment, name: str) -> list[HostPort]:
+    """The addresses of a list with commas, blanks around them ignored; empty without the list."""
+    text = environment.get(name, "")
     listed = [_parsed(name, part.strip()) for part in text.split(",")] if text else []
     _refuse_repeated(name, listed)
     return listed
@@ -431,3 +384,46 @@ def _address(
     if name not in environment:
         return None
     return _parsed(name, environment[name], port_is_optional=port_is_optional)
+
+
+# ---- The token -----------------------------------------------------------------
+
+
+def take_token(environment: MutableMapping[str, str]) -> str:
+    """The secret that all workers share; it is removed from the environment.
+
+    Raises UserError without one, and for a file that others can read.
+    """
+    path, token = environment.get("TNCTL_TOKEN_FILE"), environment.pop("TNCTL_TOKEN", None)
+    refuse_if(
+        path is not None and token is not None,
+        "TNCTL_TOKEN and TNCTL_TOKEN_FILE are set. Unset one",
+    )
+    if path is not None:
+        token = _token_of(path)
+    if token is None:
+        raise UserError(
+            "cluster=env: workers know each other by a secret of the run. Make it with "
+            f"{MAKE_A_TOKEN}, and set TNCTL_TOKEN_FILE=token for all of them"
+        )
+    token = token.strip()
+    refuse_if(
+        not TOKEN.fullmatch(token),
+        f"{'TNCTL_TOKEN' if path is None else 'TNCTL_TOKEN_FILE'} has {len(token)} characters; a "
+        f"token has 32 to 512, none of them a space. Make it with {MAKE_A_TOKEN}",
+    )
+    return token
+
+
+def _token_of(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            refuse_if(
+                stat.S_IMODE(mode) & 0o077,
+                f"TNCTL_TOKEN_FILE={path} can be read or written by others (mode "
+                f"{stat.S_IMODE(mode):04o}). Give it chmod 600",
+            )
+            return file.read(1024).decode("ascii", "replace")
+    except OSError as error:
+        raise UserError(f"TNCTL_TOKEN_FILE={path} cannot be read: {error.strerror}") from None

@@ -1,31 +1,35 @@
 """The Ray actor that supervises one worker process. Ray places it, and starts it again elsewhere.
 
 It runs on the node of its worker, and neither imports TensorFlow nor carries tensors: it starts the
-process, passes on what that writes, its port and its exit code, and kills it. It is asked for
-these events again and again; each stays until the next question says that it has arrived.
+process, passes on what that writes and how it ends, and kills it. It is asked for these events
+again and again.
 """
 
 import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import time
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from tnctl.cluster.joining.assignment import Address, Assignment, end_with
-from tnctl.launch.local_processes import COMMAND, MOST_COUNTED
-from tnctl.launch.ray_messages import Ended, Port, Written
-from tnctl.launch.supervisor import TRAIN
-from tnctl.launch.worker_processes import Output, WorkerProcess
+from tnctl.cluster.joining.assignment import Assignment, end_with
+from tnctl.launch.spawn import COMMAND, MOST_COUNTED, Ended, WorkerProcess, reserved_port
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 HOLD_SECONDS = 2.0  # that a question waits for an event
 LEASE_SECONDS = 10.0  # without a question, after which it kills its worker
-MOST_EVENTS = 64  # not yet delivered, beyond which a worker that writes has to wait
+TO_READ = 1.0  # seconds in which the last output of a worker that has ended is read
+MOST_EVENTS = 64  # not yet asked for, beyond which a worker that writes has to wait
+ANY_ADDRESS = "0.0.0.0"
 
-Event = Written | Port | Ended
+
+class Written(NamedTuple):
+    """What a worker has written to its standard output (1) or error (2)."""
+
+    descriptor: int
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Place:
     actor: str  # another one whenever it was started again
     node: str
     address: str  # of the node
+    port: int  # on which its worker may listen
     cpus: tuple[int, ...]  # of the node that it may use
 
 
@@ -47,16 +52,13 @@ class WorkerActor:
         A worker that is stopped for `silence` seconds is killed.
         """
         end_with(os.getppid())  # the raylet: a node that Ray takes for dead must not train
-        self._place = _place_of_this_process()
+        self._port = contextlib.ExitStack()
+        self._place = _place_of_this_process(self._port.enter_context(reserved_port(ANY_ADDRESS)))
         self._lease, self._silence = lease, silence
-        self._process: WorkerProcess | None = None
-        self._rank, self._code = 0, -signal.SIGKILL
-        self._outputs: list[Output] = []  # of what it says and, of some commands, its results
-        self._port = -1
-        self._events: list[Event] = []
-        self._delivered = 0
+        self._worker: WorkerProcess | None = None
+        self._events: asyncio.Queue[Written | Ended] = asyncio.Queue(MOST_EVENTS)
+        self._tasks: list[asyncio.Task[None]] = []
         self._asked = time.monotonic()
-        self._change = asyncio.Event()
 
     async def place(self) -> Place:
         return self._place
@@ -69,159 +71,106 @@ class WorkerActor:
         """
         if actor != self._place.actor:
             return None
-        await self.end(actor)
+        await self.end()
+        node = f"the node {self._place.address}"
         if not os.path.isdir(folder):
             return (
-                f"the node {self._place.address} has no folder {folder}, in which the command was "
-                "given. Give it in a folder that all nodes share"
+                f"{node} has no folder {folder}, in which the command was given. Give it in a "
+                "folder that all nodes share"
             )
-        self._events, self._delivered, self._asked = [], 0, time.monotonic()
         try:
-            self._begin(values, folder)
+            assignment = Assignment(**values, supervisor=os.getpid(), is_reserved=True)
+            await self._start(assignment, folder)
         except OSError as error:
-            return f"the node {self._place.address} cannot start a worker: {error}"
+            return f"{node} cannot start a worker: {error}"
         return None
 
-    def _begin(self, values: dict[str, Any], folder: str) -> None:
-        self._rank = values["rank"]
-        is_first = self._rank == 0
-        self._outputs = [Output(is_terminal=False)]
-        command = values["task"]["command"]
-        printed = None
-        if is_first and command != TRAIN:  # whose results are apart from what it says
-            self._outputs.append(Output(is_terminal=False))
-            printed = self._outputs[1].write
-        port_pipe = None
-        if is_first:
-            self._port, port_pipe = os.pipe()
+    async def _start(self, assignment: Assignment, folder: str) -> None:
+        loop, outputs = asyncio.get_running_loop(), {}
+        for descriptor in (1, 2):
+            read, outputs[descriptor] = os.pipe()
+            reader = asyncio.StreamReader()
+            protocol = partial(asyncio.StreamReaderProtocol, reader)
+            await loop.connect_read_pipe(protocol, os.fdopen(read, "rb"))
+            self._tasks.append(loop.create_task(self._read(descriptor, reader)))
+        # Ray has set it to the CPUs that it counts.
+        environment = os.environ | {"OMP_NUM_THREADS": str(len(assignment.cpus))}
+        command = [*COMMAND, assignment.task["command"]]
+        self._asked = time.monotonic()
         try:
-            self._process = WorkerProcess(
-                [*COMMAND, command],
-                self._rank,
-                self._outputs[0].write,
-                [] if port_pipe is None else [port_pipe],
-                folder,
-                # Ray has set it to the CPUs that it counts.
-                os.environ | {"OMP_NUM_THREADS": str(len(values["cpus"]))},
-                printed=printed,
+            self._worker = WorkerProcess(
+                command, assignment, outputs[1], outputs[2], folder, environment
             )
         finally:
-            for output in self._outputs:
-                os.close(output.write)
-            if port_pipe is not None:
-                os.close(port_pipe)
-        self._process.send(Assignment(**values, supervisor=os.getpid(), port_pipe=port_pipe))
-        loop = asyncio.get_running_loop()
-        self._read_on()
-        loop.add_reader(self._process.ended, self._reap)
-        if is_first:
-            loop.add_reader(self._port, self._read_port)
-        self._polling = loop.create_task(self._poll(self._process))
+            for output in outputs.values():
+                os.close(output)
+        self._tasks.append(loop.create_task(self._watch(self._worker, list(self._tasks))))
 
-    async def events(self, actor: str, first: int) -> list[Event] | None:
-        """What has happened, from the event with the number `first` on: as soon as there is one.
+    async def _read(self, descriptor: int, reader: asyncio.StreamReader) -> None:
+        """Take what the worker writes."""
+        while content := await reader.read(1 << 16):
+            await self._events.put(Written(descriptor, content))
 
-        Empty when nothing has happened for a while, and None of an actor that was started again
-        since `actor`.
-        """
-        if actor != self._place.actor:
-            return None
-        self._asked = time.monotonic()
-        del self._events[: first - self._delivered]
-        self._delivered = first
-        if self._process is not None:
-            self._read_on()
-        if not self._events:
-            self._change.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HOLD_SECONDS):
-                    await self._change.wait()
-        return list(self._events)
+    async def _watch(self, worker: WorkerProcess, reading: list[asyncio.Task[None]]) -> None:
+        """Wait for the end of the worker.
 
-    async def address(self, actor: str, address: str) -> None:
-        """Give the worker the address of rank 0."""
-        if self._process is not None and actor == self._place.actor:
-            self._process.send(Address(address))
-
-    async def signal(self, actor: str, number: int) -> None:
-        """Send the worker a signal."""
-        if self._process is not None and actor == self._place.actor:
-            self._process.signal(number)
-
-    async def end(self, actor: str) -> int | None:
-        """Kill its worker, if it is left, and wait for it; the exit code, None without one."""
-        if actor != self._place.actor:
-            return None
-        if self._process is not None:
-            self._process.kill()
-            self._reap()
-        return self._code
-
-    def _put(self, event: Event) -> None:
-        self._events.append(event)
-        self._change.set()
-
-    def _read_on(self) -> None:
-        """Take what the worker will write."""
-        for number, output in enumerate(self._outputs):
-            asyncio.get_running_loop().add_reader(output.read, self._read, number)
-
-    def _read(self, number: int) -> None:
-        """Take what the worker has written, while there is room for it."""
-        loop, output = asyncio.get_running_loop(), self._outputs[number]
-        if len(self._events) >= MOST_EVENTS:
-            loop.remove_reader(output.read)
-        elif content := output.take():
-            self._put(Written(self._rank, content, is_printed=number > 0))
-        elif content is None:
-            loop.remove_reader(output.read)
-
-    def _read_port(self) -> None:
-        port = os.read(self._port, 16).strip()
-        if port.isdigit():
-            self._put(Port(int(port)))
-        asyncio.get_running_loop().remove_reader(self._port)
-
-    def _reap(self) -> None:
-        """The worker has ended, or was killed."""
-        assert self._process is not None
-        loop = asyncio.get_running_loop()
-        self._polling.cancel()
-        loop.remove_reader(self._process.ended)
-        process = self._process
-        code = process.close()
-        for number, output in enumerate(self._outputs):
-            while content := output.take():
-                self._put(Written(self._rank, content, is_printed=number > 0))
-            loop.remove_reader(output.read)
-            os.close(output.read)
-        if self._port >= 0:
-            loop.remove_reader(self._port)
-            os.close(self._port)
-        self._process, self._outputs, self._port = None, [], -1
-        self._code = code
-        self._put(Ended(self._rank, code, process.describe(code)))
-
-    async def _poll(self, process: WorkerProcess) -> None:
-        """Kill the worker when it is stopped too long, and when nobody asks any more.
-
-        Others may then be started in its place.
+        Kill it when it is stopped too long, and when nobody asks any more, for others may then be
+        started in its place.
         """
         looked = time.monotonic()
-        while looked < self._asked + self._lease:
+        while worker.ended() is None and looked < self._asked + self._lease:
             await asyncio.sleep(POLL_SECONDS)
             now = time.monotonic()
-            process.poll(min(now - looked, MOST_COUNTED), self._silence)
+            worker.look(min(now - looked, MOST_COUNTED), self._silence)
             looked = now
-        process.kill()
+        worker.kill()
+        # What it has started may write for longer.
+        await asyncio.wait(reading, timeout=TO_READ)
+        while (ended := worker.ended()) is None:
+            await asyncio.sleep(POLL_SECONDS)
+        await self._events.put(ended)
+
+    async def events(self) -> list[Written | Ended] | None:
+        """What has happened, as soon as there is something; empty when nothing has for a while.
+
+        None of an actor without a worker, since it was started again.
+        """
+        # Of this worker: a question about an earlier one may still be held.
+        queue, events = self._events, []
+        self._asked = time.monotonic()
+        if self._worker is None:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_SECONDS):
+                events.append(await queue.get())
+        while not queue.empty():
+            events.append(queue.get_nowait())
+        return events
+
+    async def signal(self, number: int) -> None:
+        """Send the worker a signal."""
+        if self._worker is not None:
+            self._worker.signal(number)
+
+    async def end(self) -> Ended | None:
+        """Kill its worker, if it is left, and wait for it: how it has ended, unless killed here."""
+        for task in self._tasks:
+            task.cancel()
+        worker, self._worker, self._tasks = self._worker, None, []
+        self._events = asyncio.Queue(MOST_EVENTS)
+        if worker is None:
+            return None
+        worker.kill()
+        return worker.close()
 
 
-def _place_of_this_process() -> Place:
+def _place_of_this_process(port: int) -> Place:
     import ray
 
     return Place(
         actor=secrets.token_hex(8),
         node=ray.get_runtime_context().get_node_id(),
         address=ray.util.get_node_ip_address(),
+        port=port,
         cpus=tuple(sorted(os.sched_getaffinity(0))),
     )

@@ -1,17 +1,15 @@
 """Where Ray places workers and servers: their actors, the nodes of these, the CPUs of each."""
 
-import asyncio
 import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from tnctl.cluster.joining.assignment import LOOPBACK
 from tnctl.cluster.joining.membership import Membership
-from tnctl.launch import ray_messages as messages
 from tnctl.launch.ray_actor import Place, WorkerActor
+from tnctl.progress import say
 from tnctl.system import shares
 
 NOTE_SECONDS = 20.0  # after which a line says that workers are not placed yet
@@ -25,53 +23,88 @@ class NoRoom(Exception):
     """Ray has not placed all workers in time: a line says for how many it has room."""
 
 
-class Actors(Protocol):
-    """The actors that Ray is asked for."""
+class Placement:
+    """An actor for each worker and dedicated server, by its rank.
 
-    def request(self, cpus: Sequence[int]) -> list[Any]:
-        """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
+    They are a placement group, of which Ray places all or none: two runs with a part of theirs
+    would wait for each other for ever. Ray places what the group has lost as a whole, too.
+    """
 
-    async def room(self, servers: int, workers: int, cpus: int) -> int:
-        """For how many workers, at most so many, of so many CPUs there is room beside servers.
+    def __init__(
+        self, membership: Membership, cpus: int | None, patience: float, *, is_own: bool
+    ) -> None:
+        """A Ray of the command itself counts one CPU for each actor, has room for all, and is slow.
 
-        All actors are given back before.
+        Without `cpus` of each worker the workers of a node share its CPUs.
         """
-
-
-class ActorGroup:
-    """The actors of a connection to Ray, in a placement group."""
-
-    def __init__(self, lease: float, silence: float) -> None:
-        """`lease` and `silence` are those of a WorkerActor."""
-        self._arguments = lease, silence
+        self._membership, self._cpus, self._is_own = membership, cpus, is_own
+        self._patience = math.inf if is_own else patience
+        self.actors: list[Any] = []
         self._group: Any = None
+        self._answers: list[Any] = []
 
-    def request(self, cpus: Sequence[int]) -> list[Any]:
-        """Ask for an actor for each of these numbers of CPUs: all of them are placed, or none."""
+    def request(self, *arguments: float) -> None:
+        """Ask Ray, to which this process is connected, for the actors: WorkerActor(*arguments)."""
         import ray
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
-        self._group = group
-        actor_class = ray.remote(WorkerActor)
-        actors = []
+        cpus = [self.reserved(rank) for rank in range(self._membership.size)]
+        self._group = placement_group([{"CPU": reserved} for reserved in cpus], strategy="SPREAD")
         for index, reserved in enumerate(cpus):
-            options = {
-                "num_cpus": reserved,
-                "max_restarts": -1,
-                "max_task_retries": -1,
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                    placement_group=group, placement_group_bundle_index=index
-                ),
-            }
-            actors.append(actor_class.options(**options).remote(*self._arguments))
-        return actors
+            strategy = PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=index
+            )
+            actor = ray.remote(WorkerActor).options(
+                num_cpus=reserved, max_restarts=-1, scheduling_strategy=strategy
+            )
+            self.actors.append(actor.remote(*arguments))
 
-    async def room(self, servers: int, workers: int, cpus: int) -> int:
-        """For how many workers, at most so many, of so many CPUs there is room beside servers.
+    def reserved(self, rank: int) -> int:
+        """The CPUs that Ray reserves for an actor."""
+        if self._membership.is_server(rank):
+            return CPUS_OF_SERVER
+        return 1 if self._is_own or self._cpus is None else self._cpus
 
-        All actors are given back before. What is requested instead ends with this connection.
+    def places(self) -> list[Place]:
+        """Where the actors run, by rank, once Ray has placed all of them.
+
+        Says when that takes long. Raises NoRoom when it takes longer than `patience`.
+        """
+        begin = time.monotonic()
+        next_note, limit = begin + NOTE_SECONDS, begin + self._patience
+        while missing := self._missing(max(min(next_note, limit) - time.monotonic(), 0.0)):
+            now = time.monotonic()
+            if now >= limit:
+                raise NoRoom(self._no_room(missing))
+            if now >= next_note:
+                shown_by = "" if self._is_own else f": {SHOWN_BY}"
+                say(f"waiting for Ray, which {self._not_placed(missing)}{shown_by}")
+                next_note = now + NEXT_NOTE_SECONDS
+        return self._found()
+
+    def _missing(self, seconds: float) -> list[int]:
+        """The ranks that are not placed, once all are or after some seconds."""
+        import ray
+
+        if not self._answers:
+            calls = [actor.place.options(max_task_retries=-1) for actor in self.actors]
+            self._answers = [call.remote() for call in calls]
+        there, _ = ray.wait(self._answers, num_returns=len(self._answers), timeout=seconds)
+        return [rank for rank, answer in enumerate(self._answers) if answer not in there]
+
+    def _found(self) -> list[Place]:
+        """Where the actors are, when none is missing."""
+        import ray
+
+        answers, self._answers = self._answers, []
+        places: list[Place] = ray.get(answers)
+        return places
+
+    def _room(self) -> int:
+        """For how many workers there is room beside servers; all actors are given back before.
+
+        What is requested instead ends with this connection.
         """
         from ray.util.placement_group import (
             placement_group,
@@ -80,78 +113,17 @@ class ActorGroup:
         )
 
         remove_placement_group(self._group)  # which ends its actors
-        requested = [[{"CPU": CPUS_OF_SERVER}] * servers] if servers else []
-        groups = list(map(placement_group, [*requested, *[[{"CPU": cpus}]] * workers]))
-        await asyncio.sleep(TO_PLACE)
-        placed = [placement_group_table(group)["state"] == "CREATED" for group in groups]
-        return sum(placed[len(requested) :]) if all(placed[: len(requested)]) else 0
-
-
-class Placement:
-    """An actor for each worker and dedicated server, by its rank.
-
-    They are a group, of which Ray places all or none: two runs with a part of theirs would wait for
-    each other for ever. Ray places what the group has lost as a whole, too.
-    """
-
-    def __init__(self, connect: messages.Connect, say: Callable[[str], None]) -> None:
-        self._is_own = connect.address is None
-        self._membership = Membership(connect.workers, connect.servers)
-        # A Ray of the command itself has room for all, and is only slow.
-        self._patience, self._say = math.inf if self._is_own else connect.patience, say
-        self._cpus: int | None = None
-        self._group: Actors | None = None
-        self._actors: list[Any] = []
-
-    def request(self, cpus: int | None, group: Actors) -> None:
-        """Ask Ray for the actors, those of workers each with so many CPUs; the caller is connected.
-
-        A Ray of the command itself counts one CPU for each actor. Without `cpus` the workers of a
-        node share its CPUs.
-        """
-        self._cpus, self._group = cpus, group
-        self._actors = group.request(
-            [self._reserved(rank) for rank in range(self._membership.size)]
-        )
-
-    def _reserved(self, rank: int) -> int:
-        """The CPUs that Ray reserves for an actor."""
-        if self._membership.is_server(rank):
-            return CPUS_OF_SERVER
-        return 1 if self._is_own or self._cpus is None else self._cpus
-
-    def actor(self, rank: int) -> Any:
-        return self._actors[rank]
-
-    async def places(self) -> list[Place]:
-        """Where the actors run, by rank, once Ray has placed all of them.
-
-        Says when that takes long. Raises NoRoom when it takes longer than `patience`.
-        """
-        answers = [asyncio.ensure_future(actor.place.remote()) for actor in self._actors]
-        begin = time.monotonic()
-        next_note, limit = begin + NOTE_SECONDS, begin + self._patience
-        while True:
-            seconds = min(next_note, limit) - time.monotonic()
-            await asyncio.wait(answers, timeout=max(seconds, 0.0))
-            missing = [rank for rank, answer in enumerate(answers) if not answer.done()]
-            if not missing:
-                return [answer.result() for answer in answers]
-            now = time.monotonic()
-            if now >= limit:
-                for answer in answers:
-                    answer.cancel()
-                raise NoRoom(await self._no_room(missing))
-            if now >= next_note:
-                shown_by = "" if self._is_own else f": {SHOWN_BY}"
-                self._say(f"waiting for Ray, which {self._not_placed(missing)}{shown_by}")
-                next_note = now + NEXT_NOTE_SECONDS
-
-    async def _no_room(self, missing: Sequence[int]) -> str:
-        """The line about actors that were not placed in time."""
-        assert self._group is not None
         workers, servers = self._membership.workers, self._membership.servers
-        room = await self._group.room(servers, workers, self._reserved(0))
+        requested = [[{"CPU": CPUS_OF_SERVER}] * servers] if servers else []
+        requested += [[{"CPU": self.reserved(0)}]] * workers
+        groups = list(map(placement_group, requested))
+        time.sleep(TO_PLACE)
+        placed = [placement_group_table(group)["state"] == "CREATED" for group in groups]
+        return sum(placed[-workers:]) if all(placed[:-workers]) else 0
+
+    def _no_room(self, missing: Sequence[int]) -> str:
+        """The line about actors that were not placed in time."""
+        room, workers = self._room(), self._membership.workers
         way = f"for {room} of {workers}. Give cluster.workers={room}"
         if room == 0:
             way = f"for none. {SHOWN_BY}"
@@ -179,13 +151,12 @@ class Placement:
 
         Workers of a node share its CPUs; servers may use all, for they work in turns.
         """
-        workers = len(places) - self._membership.servers
-        cpus = {rank: place.cpus for rank, place in enumerate(places) if rank >= workers}
+        cpus = {rank: place.cpus for rank, place in enumerate(places)}
         ranks_of_node: dict[str, list[int]] = defaultdict(list)
-        for rank, place in enumerate(places[:workers]):
+        for rank, place in enumerate(places[: self._membership.workers]):
             ranks_of_node[place.node].append(rank)
         for ranks in ranks_of_node.values():
-            on_node = cpus_on_node(places[ranks[0]].cpus, len(ranks), self._cpus)
+            on_node = cpus_on_node(cpus[ranks[0]], len(ranks), self._cpus)
             cpus.update(zip(ranks, on_node, strict=True))
         return cpus
 
@@ -208,31 +179,5 @@ def cpus_on_node(cpus: Sequence[int], workers: int, of_each: int | None) -> list
     """
     if of_each is None or of_each * workers >= len(cpus):
         return shares(cpus, workers)
-    parts = len(cpus) // of_each
-    parts_used = sorted(random.sample(range(parts), workers))
-    return [tuple(cpus[part * of_each : (part + 1) * of_each]) for part in parts_used]
-
-
-def hosts_of(places: Sequence[Place]) -> list[str]:
-    """The address that each worker listens on: of one machine only where all are on one."""
-    if len({place.node for place in places}) == 1:
-        return [LOOPBACK] * len(places)
-    addresses = [place.address for place in places]
-    return [f"[{address}]" if ":" in address else address for address in addresses]
-
-
-def seconds_until_ended(
-    former: Sequence[Place], places: Sequence[Place], heard: Mapping[str, float], lease: float
-) -> float:
-    """How long to wait until workers have ended whose nodes Ray could not reach any more.
-
-    `former` are the places of the generation before, by rank as `places`, or empty. `heard` says
-    when each actor of them has answered last, by its name: its worker lives at most `lease` seconds
-    longer.
-    """
-    ends = [
-        heard[earlier.actor] + lease
-        for earlier, later in zip(former, places, strict=False)
-        if earlier.actor in heard and later.node != earlier.node
-    ]
-    return max([0.0, *(end - time.monotonic() for end in ends)])
+    parts = random.sample(range(len(cpus) // of_each), workers)
+    return [tuple(cpus[part * of_each : (part + 1) * of_each]) for part in sorted(parts)]

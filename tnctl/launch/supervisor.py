@@ -12,20 +12,24 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from tnctl import files
+from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
+from tnctl.checkpoint.chain import newest_first
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Stopped
-from tnctl.launch.worker_processes import last_lines
-from tnctl.progress import ctrl_z_shows_cursor, say
+from tnctl.launch.spawn import TRAIN, Ended, last_lines
+from tnctl.manifest import NAME as MANIFEST
+from tnctl.progress import say
 
-TRAIN = "train"  # the command that saves checkpoints, and continues from them
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 POLL_SECONDS = 0.2
 TO_FOLLOW = 10.0  # seconds that the others have to end after rank 0 has finished
@@ -36,40 +40,24 @@ LINES_OF_A_LOSS, LINES_OF_A_TRACEBACK = 5, 200
 
 
 class Processes(Protocol):
-    """The worker processes of a run: how they are started, watched and ended.
-
-    Exit codes are those of `subprocess`: negative for a process that was killed by a signal.
-    """
+    """The worker processes of a run: how they are started, watched and ended."""
 
     name: str  # the command of tnctl that they run
-    first: int  # the rank of the first of them
-    has_begun: bool  # whether a process of this generation may have been started
-
-    @property
-    def logs(self) -> Sequence[Path]:
-        """The output of each, in the order of the ranks."""
-
-    @property
-    def membership(self) -> Membership:
-        """All workers and servers of the cluster."""
+    membership: Membership  # of the whole cluster
+    ranks: range  # of these processes
+    folder: Path  # of the logs of all but the first, whose output is shown
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Start all of them with the same task, plain values. Raises UserError."""
 
-    def wait(self, seconds: float) -> dict[int, int]:
-        """Wait for what happens, at most so long: the exit codes of ranks that have ended."""
+    def wait(self, seconds: float) -> dict[int, Ended]:
+        """Wait for what happens, at most so long: the ranks that have ended, and how."""
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank, unless it has ended; a handler of signals may call it."""
 
-    def end(self) -> dict[int, int]:
-        """Kill all that are left: the exit codes of those that were not killed here."""
-
-    def describe(self, rank: int, code: int) -> str:
-        """What has happened to a worker that was lost with a negative exit code."""
-
-    def resize(self) -> None:
-        """Give rank 0 the size of this process's terminal; a handler of signals may call it."""
+    def end(self) -> dict[int, Ended]:
+        """Kill all that are left: how those have ended that were not killed here."""
 
 
 class Supervisor:
@@ -77,10 +65,9 @@ class Supervisor:
 
     def __init__(
         self,
-        task: Callable[[int], dict[str, Any]],
+        task: Callable[[], dict[str, Any]],
         newest: Callable[[], object],
         processes: Processes,
-        *,
         restarts: int = 2,
         lost_code: int = 1,
     ) -> None:
@@ -92,9 +79,9 @@ class Supervisor:
         """
         self._task, self._newest, self._processes = task, newest, processes
         self._restarts, self._lost_code = restarts, lost_code
-        self._first = processes.first
-        self._name = processes.name
-        self._codes: dict[int, int] = {}
+        self._first, self._name = processes.ranks[0], processes.name
+        self._called = processes.membership.name
+        self._endings: dict[int, Ended] = {}
         self._signals: list[int] = []
         self._deadline = float("inf")
 
@@ -105,14 +92,14 @@ class Supervisor:
         them before rank 0 could save.
         """
         losses = 0
-        with self._handled(), ctrl_z_shows_cursor():
+        with self._handled():
             for generation in itertools.count(1):
                 newest = self._newest()
                 try:
                     self._start(generation)
                     code = self._watch()
                 finally:
-                    self._codes |= self._processes.end()
+                    self._endings |= self._processes.end()
                 if code != LOST:
                     return code
                 losses = losses + 1 if self._newest() == newest else 1
@@ -120,8 +107,8 @@ class Supervisor:
         raise AssertionError
 
     def _start(self, generation: int) -> None:
-        self._codes, self._deadline = {}, float("inf")
-        self._processes.start(generation, self._task(generation))
+        self._endings, self._deadline = {}, float("inf")
+        self._processes.start(generation, self._task())
         if self._signals:  # it came before rank 0 was started
             self._deadline = time.monotonic() + TO_END
             self._processes.signal(self._first, self._signals[-1])
@@ -129,16 +116,15 @@ class Supervisor:
     def _watch(self) -> int:
         """Wait until the generation is decided; the exit code of the run, or LOST."""
         while True:
-            codes = self._processes.wait(POLL_SECONDS)
-            self._codes |= codes
-            for rank in codes:
-                self._set_deadline(rank)
+            endings = self._processes.wait(POLL_SECONDS)
+            self._endings |= endings
+            for rank, ended in endings.items():
+                self._set_deadline(rank, ended.code)
             if (code := self._decided()) is not None:
                 return code
 
-    def _set_deadline(self, rank: int) -> None:
+    def _set_deadline(self, rank: int, code: int) -> None:
         """After a worker has ended: how long rank 0, or the others, may take to end too."""
-        code = self._codes[rank]
         if rank == self._first:
             seconds = TO_FOLLOW
         elif code in (0, LOST) or code < 0:
@@ -152,57 +138,54 @@ class Supervisor:
     def _decided(self) -> int | None:
         """What the exit codes so far mean for the run; None when more must be waited for."""
         is_over = time.monotonic() >= self._deadline
-        others = {rank: code for rank, code in self._codes.items() if rank != self._first}
-        failed = [rank for rank, code in others.items() if 0 < code != LOST]
-        first = self._codes.get(self._first)
+        others = {rank: ended.code for rank, ended in self._endings.items()}
+        first = others.pop(self._first, None)
         if first == 0:
-            return 0 if len(self._codes) == len(self._processes.logs) or is_over else None
+            is_over = is_over or len(self._endings) == len(self._processes.ranks)
+            return 0 if is_over else None
         if first is not None and 0 < first != LOST:
             return first
+        failed = [rank for rank, code in others.items() if 0 < code != LOST]
         is_lost = first is not None or any(code < 0 or code == LOST for code in others.values())
         if failed and (is_lost or is_over):
             self._report_failure(failed[0])
             return others[failed[0]]
-        ended_by = [-code for code in self._codes.values() if -code in HANDLED]
+        ended_by = [-ended.code for ended in self._endings.values() if -ended.code in HANDLED]
         if signals := (self._signals or ended_by) if is_lost or is_over else []:
-            number = signals[0]
-            way = "Run the same command again"
-            if self._name == TRAIN:
-                way = (
-                    f"before the workers have saved. {way}: it resumes from the last checkpoint, "
-                    "if there is one"
-                )
-            else:
-                way = f"and nothing is in force that it did not complete. {way}"
-            raise Stopped(f"stopped by {signal.Signals(number).name} {way}", 128 + number)
+            raise self._stopped_by(signals[0])
         return LOST if is_lost else None
 
-    def _called(self, rank: int) -> str:
-        return self._processes.membership.name(rank)
+    def _stopped_by(self, number: int) -> Stopped:
+        way = "and nothing is in force that it did not complete. Run the same command again"
+        if self._name == TRAIN:
+            way = (
+                "before the workers have saved. Run the same command again: it resumes from the "
+                "last checkpoint, if there is one"
+            )
+        return Stopped(f"stopped by {signal.Signals(number).name} {way}", 128 + number)
 
     def _report_loss(self, losses: int) -> None:
         """Say which workers were lost. Raises UserError after too many losses."""
         # One that was killed is why others ended.
-        causes = {
-            rank: f"{self._called(rank)} {self._processes.describe(rank, code)}"
-            for rank, code in self._codes.items()
-            if code < 0
+        killed = {rank: ended.cause for rank, ended in self._endings.items() if ended.code < 0}
+        causes = killed or {
+            rank: "has lost another one"
+            for rank, ended in self._endings.items()
+            if ended.code == LOST
         }
-        is_killed = bool(causes)
-        if not causes:
-            lost = [rank for rank, code in self._codes.items() if code == LOST]
-            causes = {rank: f"{self._called(rank)} has lost another one" for rank in lost}
-        for rank in sorted(causes):
-            self._show_lines(rank, LINES_OF_A_LOSS)
-        cause = ", ".join(text for _, text in sorted(causes.items()))
+        for rank in sorted(causes.keys() - {self._first}):  # whose lines are shown already
+            name = f"{self._called(rank)}: "
+            for line in self._last_lines(rank, LINES_OF_A_LOSS):
+                say(line if line.startswith(name) else f"{name}{line}")
+        cause = ", ".join(f"{self._called(rank)} {text}" for rank, text in sorted(causes.items()))
         between, start = "", ""
         if self._name == TRAIN:
             between, start = " and no checkpoint was saved in between", " from the last checkpoint"
         if losses > self._restarts:
-            memory = ", and at the machine's memory" if is_killed else ""
+            memory = ", and at the machine's memory" if killed else ""
             raise Problem(
                 f"workers were lost {losses} times{between if losses > 1 else ''}; the last time "
-                f"{cause}. Look at {self._processes.logs[0].parent}{memory}",
+                f"{cause}. Look at {self._processes.folder}{memory}",
                 self._lost_code,
             ).error()
         say(f"{cause}: all workers start again{start}")
@@ -210,24 +193,21 @@ class Supervisor:
     def _report_failure(self, rank: int) -> None:
         """Show the message of a worker that rank 0 could not show."""
         lines = self._last_lines(rank, LINES_OF_A_TRACEBACK)
-        code = self._codes[rank]
+        code = self._endings[rank].code
         message = lines[-1] if lines else f"ended with exit code {code} and said nothing"
         message = message.removeprefix(f"tnctl {self._name}: ")
         if not message.startswith(("worker ", "server ")):
             message = f"{self._called(rank)}: {message}"
         is_named = "Its traceback is in" in message
         if not is_named and any(line.startswith("Traceback") for line in lines):
-            message += f". Its traceback is in {self._processes.logs[rank - self._first]}"
+            message += f". Its traceback is in {self._log(rank)}"
         say(f"tnctl {self._name}: {message}")
 
-    def _show_lines(self, rank: int, most: int) -> None:
-        if rank != self._first:  # its lines are shown already
-            name = f"{self._called(rank)}: "
-            for line in self._last_lines(rank, most):
-                say(line if line.startswith(name) else f"{name}{line}")
+    def _log(self, rank: int) -> Path:
+        return self._processes.folder / self._processes.membership.log_name(rank)
 
     def _last_lines(self, rank: int, most: int) -> list[str]:
-        return last_lines(self._processes.logs[rank - self._first], most)
+        return last_lines(self._log(rank), most)
 
     @contextmanager
     def _handled(self) -> Iterator[None]:
@@ -240,7 +220,6 @@ class Supervisor:
                     previous[number] = signal.signal(number, self._handle)
             # While it is ignored, which is inherited, the system keeps no exit codes.
             previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            previous[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._resize)
         try:
             yield
         finally:
@@ -248,16 +227,31 @@ class Supervisor:
                 signal.signal(handled, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        """The first signal lets rank 0 save and end all; after the second all end at once.
-
-        After the first too where nothing has begun, such as while Ray places the workers.
-        """
+        """The first signal lets rank 0 save and end all; after the second all end at once."""
         self._signals.append(number)
-        is_first = len(self._signals) == 1
-        seconds = TO_SAVE if is_first and self._processes.has_begun else TO_END
+        seconds = TO_SAVE if len(self._signals) == 1 else TO_END
         self._deadline = min(self._deadline, time.monotonic() + seconds)
-        if self._first not in self._codes:
+        if self._first not in self._endings:
             self._processes.signal(self._first, number)
 
-    def _resize(self, *_: object) -> None:
-        self._processes.resize()
+
+def supervise(processes: Processes, task: dict[str, Any], lost_code: int = 1) -> int:
+    """Have processes do a task until the run ends; its exit code. Raises as `Supervisor.run`."""
+    restarts = task["conf"]["cluster"]["restarts"]
+    if processes.name != TRAIN:
+        return Supervisor(lambda: task, lambda: None, processes, restarts, lost_code).run()
+    newest = partial(newest_checkpoint, task["conf"]["output"])
+    at_start = newest()
+
+    def renewed() -> dict[str, Any]:
+        # Until there is a checkpoint of this run, the one before may still be there.
+        return task | {"overwrite": task["overwrite"] and newest() == at_start}
+
+    return Supervisor(renewed, newest, processes, restarts, lost_code).run()
+
+
+def newest_checkpoint(output: str) -> object:
+    """What differs when an output has another newest checkpoint; None without one."""
+    for folder in newest_first(files.join(output, CHECKPOINTS)):
+        return folder, files.fingerprint(files.join(folder, MANIFEST))
+    return None

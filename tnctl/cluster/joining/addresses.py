@@ -7,7 +7,7 @@ import socket
 from functools import partial
 from typing import NamedTuple
 
-from tnctl.cluster.joining.assignment import LOOPBACK, Assignment
+from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.joining.patience import Patience
 from tnctl.errors import Failure
 from tnctl.progress import say
@@ -86,22 +86,21 @@ def is_of_this_machine(ip: str) -> bool:
     return True
 
 
-def listening(assignment: Assignment, rank_0: str | None, patience: Patience) -> tuple[str, str]:
+def listening(assignment: Assignment, patience: Patience) -> tuple[str, str]:
     """The IP address that a worker listens on, and the host under which the others reach it.
 
-    `rank_0` is where rank 0 is reached (HOST:PORT). A name may become known with its host, and a
-    route come back with an interface, so both are waited for. Raises OSError when that takes too
-    long, and Failure for a host that is none of this machine.
+    A name may become known with its host, and a route come back with an interface, so both are
+    waited for. Raises OSError when that takes too long, and Failure for a host that is none of this
+    machine.
     """
-    outward = None
-    if rank_0 is not None and (assignment.host is None or assignment.host in ANY):
-        outward = patience.attempt(
-            lambda: interface_to(resolved(parse(rank_0).host)),
+    reached = assignment.host
+    if reached is None or reached in ANY:
+        reached = patience.attempt(
+            lambda: interface_to(resolved(assignment.rank_0.rpartition(":")[0].strip("[]"))),
             OSError,
-            f"worker {assignment.rank} cannot reach worker 0 at {rank_0}: ",
+            f"worker {assignment.rank} cannot reach worker 0 at {assignment.rank_0}: ",
         )
-    host = assignment.host or outward or LOOPBACK
-    ip = host
+    ip = host = assignment.host or reached
     if host not in ANY:
         ip = patience.attempt(
             partial(resolved, host), OSError, f"worker {assignment.rank} cannot find {host}: "
@@ -116,7 +115,7 @@ def listening(assignment: Assignment, rank_0: str | None, patience: Patience) ->
             f"warning: {host} is {ip} on its own machine, where workers of other machines do not "
             "reach it. TNCTL_BIND=HOST names another address to listen on"
         )
-    return ip, (outward or host) if host in ANY else host
+    return ip, reached
 
 
 def _family(ip: str) -> socket.AddressFamily:

@@ -64,7 +64,6 @@ OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
-    ("grpc.so_reuseport", 0),  # no other process may listen on the port
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),  # for which an attempt lasts at least
@@ -116,12 +115,15 @@ class Endpoint:
         process: Process,
         certificates: Certificates | None = None,
         timeout: float = 5.0,
+        *,
+        is_reserved: bool = False,
     ) -> None:
         """Listen on `address` (HOST:PORT, of port 0 the system chooses one) and no other.
 
         With `certificates` connections are encrypted, and both sides show theirs. `timeout` is
         cluster.timeout, in seconds, by which connections are ended whose pings have no answer.
-        Raises Failure when the address cannot be listened on.
+        With `is_reserved` another process of this user has bound it, else none may. Raises Failure
+        when the address cannot be listened on.
         """
         self.rank, self._ranks, self._token, self._process = rank, ranks, token, process
         self._attempts = Attempts()
@@ -132,7 +134,7 @@ class Endpoint:
         self.strangers = 0
         """how many calls were refused"""
         pings = [(name, round(share * timeout * 1000)) for name, share in PINGS]
-        self._options = OPTIONS + pings
+        self._options = [*OPTIONS, *pings, ("grpc.so_reuseport", int(is_reserved))]
         most = CALLS_PER_PEER * ranks + STRANGERS
         # A call that is held keeps a thread, which waits; beyond `most` gRPC itself refuses.
         self._threads = ThreadPoolExecutor(most, "tnctl-calls")
