@@ -25,9 +25,10 @@ from tnctl import files
 from tnctl.checkpoint import owners
 from tnctl.cluster import cluster_member
 from tnctl.cluster.cluster_member import Member
-from tnctl.cluster.joining import patience
+from tnctl.cluster.joining import members, patience
 from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.transport import rpc
+from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.workers import share
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.tables import NotFiniteError
@@ -208,10 +209,37 @@ def test_workers_join_while_worker_0_still_begins(placed, monkeypatch):
 
 def test_worker_0_names_those_that_have_not_joined(placed):
     first, second = (placed[0](rank, ranks=3) for rank in range(2))
-    for worker in (first, second):
-        threading.Thread(target=worker.join, daemon=True).start()
-    cluster_commands.until(lambda: first._joined, 30)
-    assert first._missing("did not join").startswith("1 of 3 workers did not join: worker 2")
+    with ThreadPoolExecutor() as pool:
+        for worker in (first, second):
+            pool.submit(worker.join)
+        cluster_commands.until(lambda: first._joined, 30)
+        missing = first._missing("did not join")
+        placed[0](2, ranks=3).join()
+    assert missing.startswith("1 of 3 workers did not join: worker 2")
+
+
+def test_a_worker_that_is_refused_when_all_are_welcome_ends_nobody(placed, monkeypatch):
+    """Worker 0 may still connect to the others."""
+    exits = []
+    monkeypatch.setattr(cluster_member.os, "_exit", exits.append)
+    worker = placed[0](0)
+    hello = dataclasses.replace(worker._hello, rank=1, process="1" * 16)
+    welcome = worker.joined(1, members.to_body(hello)).result(0)
+    assert worker.joined(1, members.to_body(hello)).result(0) == welcome
+    with pytest.raises(MessageError, match="a cluster of 2 workers"):
+        worker.joined(1, members.to_body(dataclasses.replace(hello, workers=3)))
+    assert members.parse_welcome(welcome, hello) == worker._welcome and not exits
+
+
+def test_a_worker_that_ends_without_a_reason_ends_the_others(placed, monkeypatch):
+    """Nobody watches it any more: who needs it would wait."""
+    lost = SimpleQueue()
+    monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
+    workers = [placed[0](rank) for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Member.join, workers))
+    workers[1]._farewell.set_result(b"garbage")
+    assert lost.get(timeout=30) == (0, "worker 1 ends with what is no problem")
 
 
 def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):

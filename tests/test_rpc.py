@@ -160,6 +160,119 @@ def test_a_call_is_made_again_when_its_connection_breaks(make):
     until(lambda: again.staying)
 
 
+class Proxy:
+    """Between a caller and a worker: connections may be closed, or carry nothing for a while."""
+
+    def __init__(self, port):
+        self.flows, self.ends = threading.Event(), []
+        self.flows.set()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self.accept, args=[port], daemon=True).start()
+
+    def accept(self, port):
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = self.server.accept()[0], socket.create_connection(("127.0.0.1", port))
+                self.ends += near, far
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self.carry, args=ends, daemon=True).start()
+
+    def carry(self, source, to):
+        with contextlib.suppress(OSError):
+            while content := source.recv(1 << 16):
+                self.flows.wait()
+                to.sendall(content)
+            to.shutdown(socket.SHUT_RDWR)
+
+    def close_all(self):
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_held_call_is_made_again_and_leaves_nothing_behind(make, monkeypatch, how):
+    """There is room for one call, what watches, and one more: those that broke must be over."""
+    monkeypatch.setattr(rpc, "CALLS_PER_PEER", 0)
+    monkeypatch.setattr(rpc, "STRANGERS", 3)
+    caller, answers = make(0, timeout=2), make(1, timeout=2)
+    proxy, answers.held = Proxy(answers.endpoint.port), Future()
+    caller.connect(1, proxy.address)
+    caller.until_event("connected", "process 1")
+    caller.watch(1)
+    reply = caller.call(1, b"kept")
+    for number in range(1, 3):
+        until(lambda: len(answers.bodies) == number == len(answers.staying))  # noqa: B023
+        caller.events.clear()
+        broken = time.monotonic()
+        proxy.close_all() if how == "closed" else proxy.flows.clear()
+        caller.until_event("lost", 1)
+        assert time.monotonic() - broken < (0.5 if how == "closed" else 2)
+        proxy.flows.set()
+        caller.until_event("again", "process 1")
+    until(lambda: len(answers.bodies) == 3)
+    answers.held.set_result(b"late")
+    assert reply.result(SECONDS).body == b"late" and answers.bodies == [b"kept"] * 3
+    assert answers.events == [("called", 0, 1)] * 3
+    proxy.server.close()
+
+
+def test_a_call_for_which_there_is_no_room_waits(make, monkeypatch):
+    """Strangers that call often must not end a training."""
+    monkeypatch.setattr(rpc, "CALLS_PER_PEER", 0)
+    monkeypatch.setattr(rpc, "STRANGERS", 1)
+    caller, answers = make(0), make(1)
+    caller.connect(1, answers.address)
+    caller.until_event("connected", "process 1")
+    answers.held = Future()
+    replies = [caller.call(1, b"first")]
+    answers.until_event("called", 0, 1)
+    replies.append(caller.call(1, b"second"))
+    time.sleep(0.2)
+    assert answers.bodies == [b"first"] and not replies[1].done()
+    answers.held.set_result(b"done")
+    assert [reply.result(SECONDS).body for reply in replies] == [b"done"] * 2
+
+
+@pytest.mark.parametrize("token", [TOKEN, "another"])
+def test_whoever_has_the_address_later_is_not_asked_all_the_time(make, token):
+    caller, first = make(0), make(1)
+    caller.connect(1, first.address)
+    caller.until_event("connected", "process 1")
+    caller.watch(1)
+    until(lambda: first.staying)
+    first.endpoint.close()
+    other = make(1, token=token, address=first.address)
+    other.process = "another process"
+    if token == TOKEN:
+        caller.until_event("again", "another process")
+    else:
+        other.until_event("stranger")
+    caller.events.clear()
+    other.endpoint.strangers = 0
+    time.sleep(1)
+    assert len(caller.events) + other.endpoint.strangers < 50
+
+
+def test_closing_ends_all_threads(make):
+    before = set(threading.enumerate())
+    caller, answers = make(0, ranks=3), make(1, ranks=3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        caller.connect(1, answers.address)
+        caller.connect(2, f"127.0.0.1:{silent.getsockname()[1]}")
+        caller.until_event("connected", "process 1")
+        caller.watch(1)
+        answers.held = Future()
+        reply = caller.call(1, b"held")
+        until(lambda: answers.bodies and answers.staying)
+        started = time.monotonic()
+        for worker in (answers, caller):
+            worker.endpoint.close()
+        until(lambda: set(threading.enumerate()) <= before)
+        assert time.monotonic() - started < 2 and not reply.done()
+
+
 def test_a_process_that_ends_says_so(pair):
     first, second = pair
     first.watch(1)

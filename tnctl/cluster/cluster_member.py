@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from pathlib import Path
 
@@ -70,9 +70,8 @@ class Member:
         self._connected: set[int] = set()
         self._joined: set[int] = set()  # those that rank 0 has not welcomed yet
         self._left: set[int] = set()  # those that have finished
-        self._joining: list[Future[Body]] = []  # of those that wait for the welcome
-        self._staying: list[Future[Body]] = []  # of those that wait for the end of this process
-        self._farewell: bytes | None = None  # what they are told
+        self._answer: Future[Body] = Future()  # to all that join
+        self._farewell: Future[Body] = Future()  # to all that wait for the end of this process
         self._addresses: dict[int, str] = {}  # of the others, as far as they are known
         self._is_leaving = False
         self._refusals = Refusals()
@@ -168,9 +167,8 @@ class Member:
         def take(reply: "Future[Reply]") -> None:
             try:
                 body = reply.result().body
-                if self._farewell_of(body):
-                    return
-                self._take(parse_welcome(body, self._hello))
+                if not self._ends_by(body):
+                    self._take(parse_welcome(body, self._hello))
             except (CallRefused, MessageError) as error:
                 self._lose(f"{self._name(0)} does not welcome this process: {error}")
 
@@ -211,31 +209,32 @@ class Member:
             self._welcome = welcome or self._welcome
             self._change.notify_all()
 
-    def _farewell_of(self, body: Body) -> bool:
-        """Whether a reply is a problem that ends this process, which has no node yet."""
+    def _ends_by(self, body: Body) -> bool:
+        """Whether a reply is the problem of another process, which ends this one."""
         try:
             problem = parse_problem(body)
         except MessageError:
             return False
-        say(f"tnctl {self._command}: {problem.message}")
-        os._exit(problem.exit_code)
+        if self._node is None:
+            say(f"tnctl {self._command}: {problem.message}")
+            os._exit(problem.exit_code)
+        self._node.end(problem.error())
+        return True
 
     # ---- Calls of others -----------------------------------------------------------
 
     def joined(self, peer: int, body: bytes) -> "Future[Body]":
         """Rank 0: another process joins."""
         self._is_listening.wait()
-        reply: Future[Body] = Future()
-        with self._change:
-            self._joining.append(reply)
         try:
             if self._roster.join(body) != peer:
                 raise NotWelcome(f"{self._name(peer)} says that it is another one")
         except NotWelcome as error:
-            if self._node is not None:  # it cannot harm those that train
-                raise MessageError(str(error)) from error
-            self._fail_all(f"refused {self._name(peer)}: {error}")
-            return reply
+            with self._change:
+                if self._welcome is not None:  # it cannot harm those that are welcome
+                    raise MessageError(str(error)) from error
+                self._fail_all(f"refused {self._name(peer)}: {error}")
+            return self._answer
         except StartedAgain as error:
             if (liveness := self._liveness) is None:
                 self._lose(str(error))
@@ -246,22 +245,15 @@ class Member:
         with self._change:
             welcome = self._roster.welcome()
             self._joined = self._joined | {peer} if welcome is None else set()
-        if welcome is not None:
-            content = to_body(welcome)
-            for future in self._joining:
-                if not future.done():
-                    future.set_result(content)
-            self._take(welcome)
-        return reply
+            if welcome is not None:
+                self._take(welcome)
+                _answer_once(self._answer, to_body(welcome))
+        return self._answer
 
     def _fail_all(self, message: str) -> None:
         """Rank 0: end, before all are welcome, with all workers that have called."""
         say(message)
-        problem = to_body(Problem(f"worker 0 has {message}"))
-        with self._change:
-            joining, self._joining = self._joining, []
-        for reply in joining:
-            reply.set_result(problem)
+        _answer_once(self._answer, to_body(Problem(f"worker 0 has {message}")))
         # Not here, for this thread sends the reply to the one that is refused.
         threading.Timer(FLUSHED, os._exit, [1]).start()
 
@@ -270,13 +262,7 @@ class Member:
         if process != self.process.encode():
             # A caller that waited for the end of the one before would not notice it.
             raise CallRefused(f"{self._name(self.rank)} is another process")
-        reply: Future[Body] = Future()
-        with self._change:
-            if self._farewell is not None:
-                reply.set_result(self._farewell)
-            else:
-                self._staying.append(reply)
-        return reply
+        return self._farewell
 
     def called(self, peer: int, envelope: Envelope, body: bytes) -> "Future[Body]":
         """Another process makes a numbered call, in its generation."""
@@ -330,6 +316,7 @@ class Member:
                 liveness.connected(peer)
                 if process != expected:
                     liveness.lost(peer)
+            self._check()
 
         def ended(farewell: bytes) -> None:
             with self._change:
@@ -337,10 +324,8 @@ class Member:
                 self._change.notify_all()
             with self._lock:
                 liveness.left(peer)
-            if farewell and self._node is not None:
-                self._node.end(parse_problem(farewell).error())
-            elif farewell:
-                self._farewell_of(farewell)
+            if farewell and not self._ends_by(farewell):
+                self._lose(f"{self._name(peer)} ends with what is no problem")
 
         self._endpoint.watch(peer, expected, lost, connected, ended)
 
@@ -386,15 +371,7 @@ class Member:
         time.sleep(FLUSHED)
 
     def _fail_others(self, problem: Problem) -> None:
-        self._say_farewell(to_body(problem))
-
-    def _say_farewell(self, farewell: bytes) -> None:
-        with self._change:
-            self._farewell = farewell
-            staying, self._staying = self._staying, []
-        for reply in staying:
-            if not reply.done():
-                reply.set_result(farewell)
+        _answer_once(self._farewell, to_body(problem))
 
     def end_with_thread(self, raised: threading.ExceptHookArgs) -> None:
         """End the process when a thread has ended by an exception, which nothing else notices."""
@@ -410,13 +387,18 @@ class Member:
 
     def leave(self) -> None:
         """End in peace: the run is finished, and the others know it."""
-        self._say_farewell(b"")
+        _answer_once(self._farewell, b"")
         with self._change:
             # Whoever ends first must not be taken for lost by others that still end.
             self._change.wait_for(lambda: self._left >= self._others, SECONDS_TO_LEAVE)
         self._is_leaving = True
         time.sleep(FLUSHED)
         self._endpoint.close()
+
+
+def _answer_once(reply: "Future[Body]", content: bytes) -> None:
+    with contextlib.suppress(InvalidStateError):  # what was said first counts
+        reply.set_result(content)
 
 
 def _seconds_of_threads() -> dict[int, float]:

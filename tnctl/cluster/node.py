@@ -69,7 +69,7 @@ class Node:
         # By peer: the calls that it made, which are run in their order.
         self._answers = {peer: Answers() for peer in others}
         self._turns = {peer: threading.Condition() for peer in others}
-        self._owning = threading.Lock()  # of what follows
+        self._owning = threading.RLock()  # of what follows
         self._owner: Owner[Future[Body]] | None = None
         self._early: list[tuple[int, Kind, Body, Future[Body]]] = []  # before the owner is there
         self._beside: ThreadPoolExecutor | None = None  # runs this worker's own exchanges
@@ -88,10 +88,10 @@ class Node:
             if self._error is not None:
                 future.set_exception(self._error)
                 return future
-            self._unanswered.add(future)
             if rank != self.rank:
                 envelope = self._calls[rank].envelope(kind)
                 self.sent_bytes += len(body)
+            self._unanswered.add(future)
         if rank != self.rank:
             sent = time.perf_counter()
             self._call(rank, envelope, body).add_done_callback(
@@ -147,8 +147,8 @@ class Node:
         with self._owning:
             self._owner = owner
             early, self._early = (self._early, []) if owner is not None else ([], self._early)
-        for request in early:
-            self._start(*request)
+            for request in early:  # before later ones of the same worker
+                self._start(*request)
 
     def route(self, method: Method[..., Any], to: Callable[[Body, Respond], None]) -> None:
         """Give requests for a command, with what takes the replies, to `to` instead of `commands`.
@@ -170,7 +170,8 @@ class Node:
                 return Future()  # nobody waits for it any more
             reply, is_new = answers.admit(envelope)
             if is_new:
-                self.received_bytes += len(body)
+                with self._lock:
+                    self.received_bytes += len(body)
                 self._start(peer, envelope.kind, body, reply)
                 turn.notify_all()
         return reply
@@ -231,7 +232,8 @@ class Node:
     def _reply(self, peer: int, reply: "Future[Body]", content: Body) -> None:
         if peer != self.rank:
             self._check_size(Kind.REPLY, content)
-            self.sent_bytes += len(content)
+            with self._lock:
+                self.sent_bytes += len(content)
         self._settle(reply, content)
 
     def _check_size(self, kind: Kind, body: Body) -> None:

@@ -53,6 +53,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5  # seconds between attempts to connect
 OTHER_TOKEN_CODE, OTHER_RANK_CODE = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.NOT_FOUND
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION
 REFUSALS = {OTHER_TOKEN_CODE: OTHER_TOKEN, OTHER_RANK_CODE: OTHER_RANK}
+# A connection broke, or strangers call more often than can be refused: a call is made again.
+PASSES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 CALLS_PER_PEER = MOST_OPEN + 2  # numbered ones, and those that show whether it lives
 STRANGERS = 8  # calls beyond those that may be open at a time
 OPTIONS = [
@@ -183,24 +185,25 @@ class Endpoint:
 
     def _dial(self, peer: int, address: str, then: Callable[[str], None]) -> None:
         pause = FIRST_PAUSE
-        while not self._closed.is_set():
+        while True:
             # A channel of its own for each attempt, since only its first failure says why.
-            channel = self._channel(address)
-            ask = channel.unary_unary(f"/{SERVICE}/Here")
+            channel = self._channels[peer] = self._channel(address)
+            if self._closed.is_set():  # `close` may have missed this channel
+                channel.close()
+                return
+            methods = {name: channel.unary_unary(f"/{SERVICE}/{name}") for name in METHODS}
             try:
-                reply, call = ask.with_call(b"", metadata=self._metadata())
+                reply, call = methods["Here"].with_call(b"", metadata=self._metadata())
                 self._check_rank(peer, address, call)
-            except (grpc.RpcError, CallRefused) as error:
+                break
+            except (grpc.RpcError, CallRefused, ValueError) as error:  # the last: it is closed
                 channel.close()
                 self._attempts.failed(peer, self._reason(address, error))
                 self._closed.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-                continue
-            self._attempts.succeeded(peer)
-            self._channels[peer] = channel
-            self._methods[peer] = {n: channel.unary_unary(f"/{SERVICE}/{n}") for n in METHODS}
-            then(reply.decode("ascii", "replace"))
-            return
+        self._attempts.succeeded(peer)
+        self._methods[peer] = methods
+        then(reply.decode("ascii", "replace"))
 
     def _check_rank(self, peer: int, address: str, call: Any) -> None:
         metadata = {key: str(value) for key, value in call.initial_metadata() or ()}
@@ -230,23 +233,31 @@ class Endpoint:
         make = self._methods[peer][method]
         content, metadata = bytes(body), self._metadata(envelope)
 
-        def send() -> None:
-            # A closed channel raises: nobody waits for this reply any more.
-            with contextlib.suppress(ValueError):
-                make.future(content, metadata=metadata, wait_for_ready=True).add_done_callback(take)
-
         def take(call: Any) -> None:
             code = call.code()
             if code is grpc.StatusCode.OK:
                 held = dict(call.trailing_metadata() or ()).get(HELD, "0")
                 reply.set_result(Reply(call.result(), int(held) / 1e6))
-            elif code is grpc.StatusCode.UNAVAILABLE and not self._closed.is_set():
-                send()
+            elif code in PASSES:
+                self._make_later(make, content, metadata, take)
             elif not self._closed.is_set():
                 reply.set_exception(CallRefused(call.details() or code.name))
 
-        send()
+        self._make(make, content, metadata, take)
         return reply
+
+    def _make(self, make: Any, content: bytes, metadata: Any, take: Callable[[Any], None]) -> None:
+        """Make a call once, when its channel is connected; `take` gets how it ended."""
+        # A closed channel raises: nobody waits for this reply any more.
+        with contextlib.suppress(ValueError):
+            make.future(content, metadata=metadata, wait_for_ready=True).add_done_callback(take)
+
+    def _make_later(self, *call: Any) -> None:
+        """Make a call after a pause, for one that fails at once would fail all the time."""
+        if not self._closed.is_set():
+            timer = threading.Timer(FIRST_PAUSE, self._make, call)
+            timer.daemon = True
+            timer.start()
 
     def watch(
         self,
@@ -260,13 +271,8 @@ class Endpoint:
 
         `on_connected` gets the process that answers, `on_end` what the process says at its end.
         """
-        ask, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
-        metadata, wanted = self._metadata(), process.encode()
-
-        def begin(method: Any, take: Callable[[Any], None]) -> None:
-            with contextlib.suppress(ValueError):  # the channel is closed
-                call = method.future(wanted, metadata=metadata, wait_for_ready=True)
-                call.add_done_callback(take)
+        here, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
+        given = process.encode(), self._metadata()
 
         def ended(call: Any) -> None:
             if self._closed.is_set():
@@ -275,18 +281,18 @@ class Endpoint:
                 on_end(call.result())
                 return
             on_lost(reason_of(call.details() or "") or f"its call ended ({call.code().name})")
-            begin(ask, answered)
+            self._make_later(here, *given, answered)
 
         def answered(call: Any) -> None:
             if self._closed.is_set():
                 return
             if call.code() is grpc.StatusCode.OK:
                 on_connected(call.result().decode("ascii", "replace"))
-                begin(stay, ended)
+                self._make(stay, *given, ended)
             else:
-                begin(ask, answered)
+                self._make_later(here, *given, answered)
 
-        begin(stay, ended)
+        self._make(stay, *given, ended)
 
     def failure(self, peer: int) -> str | None:
         """Why the last attempt to connect to a peer failed; None if it did not."""
