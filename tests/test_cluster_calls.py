@@ -4,12 +4,12 @@ import itertools
 import json
 import random
 import struct
-from importlib.util import find_spec
 
 import cluster_in_one_process
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load
 from test_cluster_protocol import mutated
 
 from tnctl.cluster.messages import commands, named_arrays
@@ -87,10 +87,7 @@ def test_a_body_has_the_layout_of_safetensors():
     same(named_arrays.parse(named_arrays.packed({}, {})), {})
 
 
-@pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")
 def test_the_package_of_the_format_reads_a_body():
-    from safetensors.numpy import load
-
     same(load(bytes(named_arrays.packed(ARRAYS, METADATA))), ARRAYS)
 
 

@@ -256,7 +256,7 @@ def test_whoever_has_the_address_later_is_not_asked_all_the_time(make, token):
 
 
 def test_closing_ends_all_threads(make):
-    before = set(threading.enumerate())
+    threads = set(threading.enumerate())
     caller, answers = make(0, ranks=3), make(1, ranks=3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         caller.connect(1, answers.address)
@@ -269,7 +269,7 @@ def test_closing_ends_all_threads(make):
         started = time.monotonic()
         for worker in (answers, caller):
             worker.endpoint.close()
-        until(lambda: set(threading.enumerate()) <= before)
+        until(lambda: set(threading.enumerate()) <= threads)
         assert time.monotonic() - started < 2 and not reply.done()
 
 

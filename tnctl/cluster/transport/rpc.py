@@ -271,7 +271,7 @@ class Endpoint:
 
         `on_connected` gets the process that answers, `on_end` what the process says at its end.
         """
-        here, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
+        look, stay = self._methods[peer]["Here"], self._methods[peer]["Stay"]
         given = process.encode(), self._metadata()
 
         def ended(call: Any) -> None:
@@ -281,7 +281,7 @@ class Endpoint:
                 on_end(call.result())
                 return
             on_lost(reason_of(call.details() or "") or f"its call ended ({call.code().name})")
-            self._make_later(here, *given, answered)
+            self._make_later(look, *given, answered)
 
         def answered(call: Any) -> None:
             if self._closed.is_set():
@@ -290,7 +290,7 @@ class Endpoint:
                 on_connected(call.result().decode("ascii", "replace"))
                 self._make(stay, *given, ended)
             else:
-                self._make_later(here, *given, answered)
+                self._make_later(look, *given, answered)
 
         self._make(stay, *given, ended)
 
