@@ -32,6 +32,37 @@ def test_a_reply_that_is_too_large_ends_all_with_a_line(monkeypatch):
     assert str(nodes[0].error) == str(nodes[1].error)
 
 
+class AnswersLast:
+    """An owner that answers all when the last of two has asked: bytes of a worker's rank."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def exchange(self, rank, _, handle):
+        self.waiting.append((handle, bytes(10 * rank)))
+        return self.waiting if len(self.waiting) == 2 else []
+
+    def take_notices(self):
+        return []
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_reply_counts_for_whom_it_is_for(monkeypatch, last):
+    """Whoever's exchange is the last; and what a process sends to itself has no limit."""
+    monkeypatch.setitem(kinds.BODY_LIMITS, Kind.REPLY, 9)
+    nodes = cluster_in_one_process.cluster(2)
+    nodes[0].serve_owner(AnswersLast())
+    replies = {rank: nodes[rank].request(0, Kind.EXCHANGE, b"") for rank in (1 - last, last)}
+    with pytest.raises(Failure, match=r"\(reply\) has 10 bytes, and the limit is 9"):
+        replies[1].result(10)
+    monkeypatch.setitem(kinds.BODY_LIMITS, Kind.REPLY, 10)
+    nodes = cluster_in_one_process.cluster(2)
+    nodes[0].serve_owner(AnswersLast())
+    replies = {rank: nodes[rank].request(0, Kind.EXCHANGE, b"") for rank in (1 - last, last)}
+    assert [len(replies[rank].result(10)) for rank in range(2)] == [0, 10]
+    assert nodes[0].sent_bytes == nodes[1].received_bytes == 10
+
+
 @pytest.mark.parametrize(("workers", "fits"), [(1, True), (2, False), (3, False), (4, True)])
 def test_dense_weights_beyond_a_message_are_refused(monkeypatch, workers, fits):
     monkeypatch.setattr(shapes, "DENSE_BYTES", 4 * 330)

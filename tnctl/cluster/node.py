@@ -29,6 +29,7 @@ from tnctl.errors import Failure, UserError
 LEAST_TIMED = 1 << 16
 SECONDS_BETWEEN_LOOKS = 0.5  # whether this process has failed, while an earlier call is missing
 Call = Callable[[int, Envelope, Body], "Future[Reply]"]
+Asked = tuple[int, "Future[Body]"]  # who waits for a reply, and the reply to come
 
 
 class Node:
@@ -70,7 +71,7 @@ class Node:
         self._answers = {peer: Answers() for peer in others}
         self._turns = {peer: threading.Condition() for peer in others}
         self._owning = threading.RLock()  # of what follows
-        self._owner: Owner[Future[Body]] | None = None
+        self._owner: Owner[Asked] | None = None
         self._early: list[tuple[int, Kind, Body, Future[Body]]] = []  # before the owner is there
         self._beside: ThreadPoolExecutor | None = None  # runs this worker's own exchanges
 
@@ -201,27 +202,25 @@ class Node:
                 self._early.append((peer, kind, body, reply))
                 return
             if kind is Kind.READ:
-                answers: Sequence[tuple[Future[Body], Body]] = [
-                    (reply, self._owner.read(peer, body))
+                answers: Sequence[tuple[Asked, Body]] = [
+                    ((peer, reply), self._owner.read(peer, body))
                 ]
             else:
                 started = time.perf_counter()
-                answers = self._exchange(self._owner, peer, kind, body, reply)
+                answers = self._exchange(self._owner, kind, body, (peer, reply))
                 self.owner_seconds += time.perf_counter() - started
-        for to, content in answers:
-            self._reply(peer, to, content)
+        for asked, content in answers:
+            self._reply(*asked, content)
 
     def _exchange(
-        self, owner: Owner[Any], peer: int, kind: Kind, body: Body, reply: "Future[Body]"
-    ) -> "Sequence[tuple[Future[Body], Body]]":
+        self, owner: Owner[Asked], kind: Kind, body: Body, asked: Asked
+    ) -> Sequence[tuple[Asked, Body]]:
         """Give an exchange or a notice to the owner; the replies that can be given now."""
+        peer, _ = asked
         if kind in NOTICES:
-            answers: list[tuple[Future[Body], Body]] = [
-                *owner.notice(peer, kind, body),
-                (reply, b""),
-            ]
+            answers: list[tuple[Asked, Body]] = [*owner.notice(peer, kind, body), (asked, b"")]
         else:
-            answers = [*owner.exchange(peer, body, reply)]
+            answers = [*owner.exchange(peer, body, asked)]
         # Before another thread may have notices of a later step.
         for notice in owner.take_notices():
             for other in self.membership.owners:
