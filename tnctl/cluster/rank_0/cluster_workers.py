@@ -3,9 +3,10 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,14 @@ from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.messages.work import WorkSums, figures_of_servers
+from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.rank_0 import building, scoring
 from tnctl.cluster.rank_0.building import ClusterOwners
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.transport.kinds import Body
+from tnctl.cluster.workers.leases import Leases
 from tnctl.cluster.workers.row_service import RowService, TableCount
 from tnctl.cluster.workers.share import Share
 from tnctl.cluster.workers.worker import Trained, Worker
@@ -40,6 +44,10 @@ from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
 from tnctl.training.workers import Batches, Signals, SplitMetrics, Workers
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LOOKS = 0.1  # at the clock, while this worker has no data and others train
 
 
 class ClusterBatches(Batches):
@@ -94,18 +102,22 @@ class ClusterWorkers(Workers):
     """All workers, of which this one, rank 0, commands the others.
 
     While they train, they exchange with each other and read no commands; `pause` ends that, with
-    all gradients applied, and is called by every method that needs it.
+    all gradients applied, and is called by every method that needs it. In `async` a call of `train`
+    is a batch of rank 0, while others train more or fewer, and `steps` is the clock of all.
     """
 
     def __init__(self, conf: Conf, cluster: Cluster, steps: int, signals: Signals) -> None:
         self._conf, self.signals = conf, signals
         self._cluster, self._node = cluster, cluster.node
+        self._is_training = False
         self._training: list[Future[Body]] = []  # replies to `Worker.train`, while workers train
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._warning = ""  # the last one about workers without data
         self.owners = ClusterOwners(cluster)
-        self._work = WorkSums(cluster.node.workers, reads_ahead=conf.cluster.mode == "async")
+        is_async = conf.cluster.mode == "async"
+        self._leases = Leases(cluster.node) if is_async else None  # else units are dealt
+        self._work = WorkSums(cluster.node.workers, reads_ahead=is_async)
         self._totals = [(0.0, 0.0, 0.0)] * cluster.node.servers
         cluster.worker.next_of = signals.next_of
         cluster.node.route(RowService.take_shortage, commands.answering(cluster.worker))
@@ -113,6 +125,8 @@ class ClusterWorkers(Workers):
 
     def _begin(self, steps: int) -> None:
         building.start(self._cluster, steps)
+        if self._leases is not None:
+            self.share.parameters.is_interrupted = lambda: self.signals.received
         self._groups = self._counted()
 
     @property
@@ -122,7 +136,7 @@ class ClusterWorkers(Workers):
 
     @property
     def steps(self) -> int:
-        return self.share.steps
+        return self.share.parameters.clock
 
     @property
     def model(self) -> Model:
@@ -194,39 +208,67 @@ class ClusterWorkers(Workers):
             self.share.end_pass()
 
     def _deal(self, of_pass: PassPosition) -> Iterable[Remainder]:
-        """What this worker reads of a pass, after the others were sent what they read."""
+        """What this worker reads of a pass, after the others were sent what they are dealt."""
+        if self._leases is not None:
+            self._leases.renew(of_pass.remainders)
+            return self._leases
         first, *others = of_pass.dealt()
         scoring.send_units(self._cluster, dict(enumerate(others, 1)))
         return first
 
     def train(self, rate_factor: float, sums: PassSums) -> bool:
-        """A step of all workers; whether some worker has a batch for another one."""
-        if not self._training:
-            self._training = self._begin_training()
-            self.share.parameters.laps.restart()
+        """A step of all workers, or a batch of this one; whether any worker has another one."""
         self._last_metrics = None
-        self.share.owned.sums = sums
         with self._node.named():
-            self.share.train(rate_factor)
-        self._add_work()
-        return self.share.parameters.last[0].any_next
+            if not self._is_training:
+                self._start(rate_factor)
+            self.share.owned.sums = sums
+            if not self.share.train(rate_factor) and self.share.parameters.is_over:
+                left = [future for future in self._training if not future.done()]
+                wait(left, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+        self._add_figures()
+        if self._leases is None:
+            return self.share.parameters.last[0].any_next
+        is_over = self.share.parameters.is_over
+        return not is_over or any(not future.done() for future in self._training)
 
-    def _begin_training(self) -> "list[Future[Body]]":
-        return [self._node.command(rank, Worker.train) for rank in self._cluster.others]
+    def _start(self, rate_factor: float) -> None:
+        self._is_training = True
+        self.share.start()
+        if self._leases is not None:
+            # First: owners take exchanges of the others after one of rank 0.
+            self.share.parameters.take_part(rate_factor)
+        self._training = [self._node.command(rank, Worker.train) for rank in self._cluster.others]
 
     def pause(self) -> None:
         """Let all workers apply what is under way, and wait for commands."""
-        if not self._training and self.share.parameters.is_settled:
+        if not self._is_training:
             return
-        self.share.parameters.pause()
-        self._add_work()
+        with self._node.named():
+            if self._leases is not None and self._node.servers:
+                # Workers that own nothing do not see that training drains.
+                for rank in self._cluster.others:
+                    self._node.command(rank, Share.drain, self.share.trainings)
+            self.share.finish()
         trained, self._training = self._training, []
-        self._take(commands.results(Worker.train, trained))
+        replies = commands.results(Worker.train, trained)
+        self.share.parameters.pause()
+        self._is_training = False
+        self._add_figures()
+        self._take(replies)
 
-    def _add_work(self) -> None:
-        """Take what the workers reported with the exchanges that were answered last."""
-        barrier = cast("Barrier[Any]", self.share.owner)
-        self._work.add(barrier.work, barrier.waited_for)
+    def _add_figures(self) -> None:
+        """Take what owner 0 was told of workers, and in `async` of their batches."""
+        owner, owned = self.share.owner, self.share.owned
+        if isinstance(owner, Barrier):
+            self._work.add(owner.work, owner.waited_for)
+        if isinstance(owner, Arrivals) and isinstance(owned, ArrivingPart) and owned.sums:
+            for report in _taken(owner.work):
+                self._work.add_one(report)
+            for batch in _taken(owner.batches):
+                self._work.add_batch(batch)
+            for figures in _taken(owned.figures):
+                owned.sums.add(figures.loss, figures.logits, figures.labels)
 
     def _take(self, trained: Sequence[Trained]) -> None:
         """When all workers have paused: how far they are, the dense weights, and counts."""
@@ -303,6 +345,12 @@ class ClusterWorkers(Workers):
         """The counts of all workers together."""
         self._parts = self._cluster.each(self._cluster.members, RowService.count_rows)
         return [_total(of_table) for of_table in zip(*self._parts, strict=True)]
+
+
+def _taken(queue: "SimpleQueue[T]") -> Iterator[T]:
+    """What another thread has put into a queue so far."""
+    for _ in range(queue.qsize()):
+        yield queue.get()
 
 
 def _total(parts: Sequence[TableCount]) -> TableFigures:

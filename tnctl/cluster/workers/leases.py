@@ -5,7 +5,6 @@ the units that are done and how far others are, and the rest is leased again.
 """
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from tnctl.cluster.messages import commands
@@ -14,31 +13,25 @@ from tnctl.data.unit_records import Remainder
 
 
 class Leases:
-    """What is left of a pass, on rank 0."""
+    """What is left of a pass, on rank 0. As an iterator: its own units, each when it needs one."""
 
     def __init__(self, node: Node) -> None:
         self._lock = threading.Lock()
-        self._left: deque[Remainder] = deque()
+        self.renew([])
         node.route(Leases.lease_unit, commands.answering(self))
 
     def renew(self, remainders: Iterable[Remainder]) -> None:
         """Lease these from now on."""
-        with self._lock:
-            self._left = deque(remainders)
-
-    def next(self) -> Remainder | None:
-        """The next unit, or what is left of it; None when all are leased."""
-        with self._lock:
-            return self._left.popleft() if self._left else None
+        self._left = iter(list(remainders))
 
     @commands.command
     def lease_unit(self) -> Remainder | None:
-        """The same for another worker."""
-        return self.next()
+        """The next unit, or what is left of it; None when all are leased."""
+        with self._lock:
+            return next(self._left, None)
 
     def __iter__(self) -> Iterator[Remainder]:
-        """Rank 0's own units, each taken when the one before it is read."""
-        return iter(self.next, None)
+        return iter(self.lease_unit, None)
 
 
 def leased_from(node: Node) -> Iterator[Remainder]:
@@ -46,9 +39,8 @@ def leased_from(node: Node) -> Iterator[Remainder]:
 
     The thread that reads ahead waits for the answer, while there are batches to be trained.
     """
-    while True:
-        reply = node.command(0, Leases.lease_unit).result()
-        remainder = commands.result(Leases.lease_unit, reply)
-        if remainder is None:
-            return
-        yield remainder
+
+    def lease() -> Remainder | None:
+        return commands.result(Leases.lease_unit, node.command(0, Leases.lease_unit).result())
+
+    return iter(lease, None)

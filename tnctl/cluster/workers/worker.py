@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.node import Node
-from tnctl.cluster.workers.async_share import new_share
 from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.cluster.workers.row_service import Built
 from tnctl.cluster.workers.share import NextOf, Share, built, dense_digest, loaded, warmed
@@ -113,7 +112,7 @@ class Worker(ExportWorker):
         return Built(dense=self._digest(), rows=rows)
 
     def start(self, steps: Uint32) -> None:
-        self._share = new_share(self.conf, self.model, self.node, steps, self.next_of)
+        self._share = Share(self.conf, self.model, self.node, steps, self.next_of)
         self._memory = MemoryWatch(self.model, self.node.on_machine)
 
     def read_states(self, place: Count) -> NDArray[np.float32]:
