@@ -4,9 +4,8 @@ In `sync` rank 0 deals the units of a pass, and all train in steps. In `async` e
 its batches as they come, requests rows one batch ahead, and leases a unit when it needs one.
 """
 
-import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -15,77 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.checkpoint.chain import open_checkpoint
-from tnctl.checkpoint.load import fill, refusing_larger_networks
-from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages import commands
-from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.arrivals import MOST_OPEN, Arrivals
-from tnctl.cluster.owners.owning import new_owner, take_shards
+from tnctl.cluster.owners.owning import new_owner
 from tnctl.cluster.workers.leases import leased_from
 from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
 from tnctl.data.read_ahead import ReadAhead
-from tnctl.data.statistics_document import Statistics
-from tnctl.data.unit_records import Progress, Remainder, Unit
+from tnctl.data.unit_records import Progress, Remainder
 from tnctl.data.windows import training_batches
 from tnctl.documents import Count
 from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.metrics import Scored
-from tnctl.evaluation.split_scoring import Counts, features_of, labelled_heads, score_units
-from tnctl.model.building import Model, build
+from tnctl.evaluation.split_scoring import features_of, labelled_heads
+from tnctl.model.building import Model
 from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
 from tnctl.training.step import SeenLabels, TrainingStep
-from tnctl.training.warm.warm_start import start_again
 
 BATCHES_AHEAD = 4  # that are read
 SECONDS_BETWEEN_LOOKS = 0.1  # whether training drains, while there is no batch
 NextOf = Callable[[ReadAhead[Any]], Any]  # the next item, None after the last
-
-
-def built(conf: Conf, statistics: Statistics, rank: int, membership: Membership) -> Model:
-    """A model with initial weights, whose tables own the shards of a worker.
-
-    Raises Failure when its dense weights are too many for so many workers or servers.
-    """
-    model = build(conf, statistics)
-    check_dense(model, membership.workers, membership.servers)
-    take_shards(model, membership, rank)
-    return model
-
-
-def loaded(conf: Conf, folder: str, rank: int, membership: Membership) -> Model:
-    """The model of a checkpoint with the rows of a worker's shards. Raises DamagedError."""
-    checkpoint = open_checkpoint(folder)
-    with refusing_larger_networks(checkpoint, conf):
-        model = built(conf, checkpoint.statistics, rank, membership)
-    fill(checkpoint, model, membership.shards(rank))
-    return model
-
-
-def warmed(
-    conf: Conf, model: Model, folder: str, sha256: str, *, owns_rows: bool = True
-) -> dict[str, int]:
-    """Give a model what a warm start begins with, as rank 0 does; how many rows by share group.
-
-    Raises Failure when the manifest of the checkpoint in the folder has another digest, and when
-    one of its files is damaged.
-    """
-    start = start_again(conf, folder, sha256)
-    start.transfer_dense(model)
-    return start.transfer_rows(model) if owns_rows else {}
-
-
-def dense_digest(model: Model) -> str:
-    """The SHA-256 of the dense weights, their optimizer's state and the moving statistics."""
-    digest = hashlib.sha256(str(model.dense.step).encode())
-    for array in (model.dense.flat_weights, *model.dense.flat_states, *model.moving):
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 class Share:
@@ -287,30 +238,7 @@ class Share:
 
     # ---- While training pauses ---------------------------------------------------
 
-    def scored(
-        self,
-        split: str,
-        units: Sequence[Unit],
-        skipped: Skipped,
-        counts: Counts,
-        between: Callable[[], None] | None = None,
-    ) -> tuple[Scored, list[int]]:
-        """The examples of units of a split, and how many each unit has.
-
-        They are scored by the dense weights that this worker has.
-        """
-        return score_units(
-            self.inference, self.conf, split, units, skipped, counter=counts, between=between
-        )
-
     @property
     def moving(self) -> list[NDArray[np.float32]]:
         """The memory of the moving statistics of batch norms."""
         return [moving for moving, _ in moving_statistics(self.model)]
-
-    def dense_states(self) -> list[NDArray[np.float32]]:
-        """The optimizer's states of this worker's dense slice."""
-        node = self.node
-        number = node.membership.owners.index(node.rank)
-        first, last = first_floats(self.model, node.workers, node.servers)[number : number + 2]
-        return [state[first:last] for state in self.model.dense.flat_states]
