@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from queue import SimpleQueue
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,28 +43,22 @@ from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
 from tnctl.training.workers import Batches, Signals, SplitMetrics, Workers
 
-T = TypeVar("T")
-
 SECONDS_BETWEEN_LOOKS = 0.1  # at the clock, while this worker has no data and others train
 
 
 class ClusterBatches(Batches):
     """A pass over the training data by all workers."""
 
+    has_batch = False
+    """whether some worker has one, as far as this one knows"""
+
     def __init__(
-        self,
-        workers: "ClusterWorkers",
-        conf: Conf,
-        of_pass: PassPosition,
-        skipped: Skipped,
-        others: int,
-        has_batch: bool,
+        self, workers: "ClusterWorkers", source: Source, of_pass: PassPosition, skipped: Skipped
     ) -> None:
-        """`skipped` counts the rows of all; `others` are the workers beside this one."""
-        self._workers, self._conf = workers, conf
+        """`skipped` counts the rows of all."""
+        self._workers, self._source = workers, source
         self._of_pass, self._skipped = of_pass, skipped
-        self._reported = [0] * others  # rows not read that each other worker has reported
-        self._has_batch = has_batch  # whether some worker has one
+        self._reported: Counter[int] = Counter()  # rows not read, by other worker
         self._waited_at_start = workers.share.seconds_waited
         self.position = of_pass.position
         """at the last pause"""
@@ -77,12 +69,12 @@ class ClusterBatches(Batches):
 
     def wait(self) -> bool:
         self._workers.signals.check()
-        if not self._has_batch:
+        if not self.has_batch:
             self._workers.pause()
             if self._of_pass.is_at_start:
-                raise none_left(Source(self._conf, "train"), self._skipped)
+                raise none_left(self._source, self._skipped)
             self._of_pass.report_skipped()
-        return self._has_batch
+        return self.has_batch
 
     def add(self, first: Progress | None, others: Sequence[Trained]) -> None:
         """Take in what this worker and the others have trained since the last pause."""
@@ -95,7 +87,7 @@ class ClusterBatches(Batches):
         self.position = self._of_pass.position
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
-        self._has_batch = self._workers.train(rate_factor, sums)
+        self.has_batch = self._workers.train(rate_factor, sums)
 
 
 class ClusterWorkers(Workers):
@@ -127,7 +119,7 @@ class ClusterWorkers(Workers):
         building.start(self._cluster, steps)
         if self._leases is not None:
             self.share.parameters.is_interrupted = lambda: self.signals.received
-        self._groups = self._counted()
+        self._count()
 
     @property
     def share(self) -> Share:
@@ -153,14 +145,11 @@ class ClusterWorkers(Workers):
 
     def figures(self) -> list[TableFigures]:
         """Rows and bytes are those of the last exchange, counts of groups of the last pause."""
-        last = self.share.parameters.last
-        if not last:
+        if not (last := self.share.parameters.last):
             return self._groups
         return [
             replace(table, rows=sum(o.rows for o in owned), bytes=sum(o.bytes for o in owned))
-            for table, owned in zip(
-                self._groups, zip(*(reply.owned for reply in last), strict=True), strict=True
-            )
+            for table, *owned in zip(self._groups, *(reply.owned for reply in last), strict=True)
         ]
 
     def sums(self) -> WorkerSums | None:
@@ -187,19 +176,20 @@ class ClusterWorkers(Workers):
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
-        warning = Source(conf, "train").too_few(self._node.workers, of_pass.remainders)
+        source = Source(conf, "train")
+        warning = source.too_few(self._node.workers, of_pass.remainders)
         if warning is not None and warning != self._warning:
             say(f"warning: {warning}")
             self._warning = warning
-        first, others = self._deal(of_pass), self._node.workers - 1
+        first = self._deal(of_pass)
         given = position.day, position.passes
         started = self._cluster.send(Worker.start_pass, dict.fromkeys(self._cluster.others, given))
         try:
             with self._node.named():
                 self.share.start_pass(conf, position.passes, first, skipped)
                 has_batch = self.share.has_batches(1)
-            has_batch = any([has_batch, *(wait() for wait in started)])
-            self._batches = ClusterBatches(self, conf, of_pass, skipped, others, has_batch)
+            self._batches = ClusterBatches(self, source, of_pass, skipped)
+            self._batches.has_batch = any([has_batch, *(wait() for wait in started)])
             yield self._batches
             self.pause()
             self._cluster.each(self._cluster.others, Worker.end_pass)
@@ -251,31 +241,29 @@ class ClusterWorkers(Workers):
                     self._node.command(rank, Share.drain, self.share.trainings)
             self.share.finish()
         trained, self._training = self._training, []
-        replies = commands.results(Worker.train, trained)
+        others = commands.results(Worker.train, trained)
         self.share.parameters.pause()
         self._is_training = False
         self._add_figures()
-        self._take(replies)
+        if self._batches is not None:
+            self._batches.add(self.share.take_progress(), others)
+        self.share.parameters.read_dense()
+        self._count()
 
     def _add_figures(self) -> None:
         """Take what owner 0 was told of workers, and in `async` of their batches."""
         owner, owned = self.share.owner, self.share.owned
         if isinstance(owner, Barrier):
             self._work.add(owner.work, owner.waited_for)
-        if isinstance(owner, Arrivals) and isinstance(owned, ArrivingPart) and owned.sums:
-            for report in _taken(owner.work):
-                self._work.add_one(report)
-            for batch in _taken(owner.batches):
-                self._work.add_batch(batch)
-            for figures in _taken(owned.figures):
-                owned.sums.add(figures.loss, figures.logits, figures.labels)
-
-    def _take(self, trained: Sequence[Trained]) -> None:
-        """When all workers have paused: how far they are, the dense weights, and counts."""
-        if self._batches is not None:
-            self._batches.add(self.share.take_progress(), trained)
-        self.share.parameters.read_dense()
-        self._groups = self._counted()
+        if isinstance(owner, Arrivals) and isinstance(owned, ArrivingPart):
+            for _ in range(owner.work.qsize()):
+                self._work.add_one(owner.work.get())
+            for _ in range(owner.batches.qsize()):
+                self._work.add_batch(owner.batches.get())
+            for _ in range(owned.figures.qsize()):
+                figures, sums = owned.figures.get(), owned.sums
+                assert sums is not None
+                sums.add(figures.loss, figures.logits, figures.labels)
 
     def settle(self, state: RunState) -> None:
         self.pause()
@@ -286,15 +274,8 @@ class ClusterWorkers(Workers):
     # ---- While training pauses -----------------------------------------------------
 
     def score(self, split: str, between: Callable[[], None]) -> tuple[Scored, Counts]:
+        self.pause()
         return scoring.score(self._cluster, self._conf, split, between)
-
-    def evaluate(self, split: str) -> SplitMetrics:
-        self.pause()
-        return super().evaluate(split)
-
-    def recalibrate(self) -> SplitMetrics:
-        self.pause()
-        return super().recalibrate()
 
     def contains(
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
@@ -331,7 +312,7 @@ class ClusterWorkers(Workers):
         if any(removed.values()):
             self._last_metrics = None
             self.share.parameters.last = []
-        self._groups = self._counted()
+        self._count()
         return dict(removed)
 
     def load(self, folder: str) -> None:
@@ -341,16 +322,10 @@ class ClusterWorkers(Workers):
         building.load(self._cluster, self._conf, folder)
         self._begin(steps)
 
-    def _counted(self) -> list[TableFigures]:
-        """The counts of all workers together."""
+    def _count(self) -> None:
+        """Get the counts of all, and those of all together."""
         self._parts = self._cluster.each(self._cluster.members, RowService.count_rows)
-        return [_total(of_table) for of_table in zip(*self._parts, strict=True)]
-
-
-def _taken(queue: "SimpleQueue[T]") -> Iterator[T]:
-    """What another thread has put into a queue so far."""
-    for _ in range(queue.qsize()):
-        yield queue.get()
+        self._groups = [_total(of_table) for of_table in zip(*self._parts, strict=True)]
 
 
 def _total(parts: Sequence[TableCount]) -> TableFigures:
