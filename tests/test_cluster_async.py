@@ -22,8 +22,7 @@ from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import share
-from tnctl.cluster.workers.leases import Leases
-from tnctl.cluster.workers.share import Share
+from tnctl.cluster.workers.share import Leases, Share
 from tnctl.errors import Stopped
 from tnctl.training.run import train
 

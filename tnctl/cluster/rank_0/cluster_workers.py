@@ -20,9 +20,8 @@ from tnctl.cluster.rank_0 import building, scoring
 from tnctl.cluster.rank_0.building import ClusterOwners
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.transport.kinds import Body
-from tnctl.cluster.workers.leases import Leases
 from tnctl.cluster.workers.row_service import RowService, TableCount
-from tnctl.cluster.workers.share import Share
+from tnctl.cluster.workers.share import Leases, Share
 from tnctl.cluster.workers.worker import Trained, Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source

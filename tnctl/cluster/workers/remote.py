@@ -7,6 +7,7 @@ turns.
 """
 
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -26,7 +27,7 @@ from tnctl.cluster.messages.exchange import (
     Sizes,
     new_exchange,
     no_batch,
-)
+)  # fmt: skip
 from tnctl.cluster.messages.replies import ReadReply, Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
@@ -54,7 +55,7 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True)
-class _Sent:
+class Sent:
     """An exchange that was sent to every owner, whose replies are to come."""
 
     number: int  # of the batch, since training began or went on
@@ -83,6 +84,8 @@ class RemoteParameters(Parameters):
         """whether nothing is trained any more before the next `start`"""
         self.is_interrupted: Callable[[], bool] | None = None
         """on rank 0, with `ahead`: whether there was a request to stop"""
+        self.requested: deque[Sent] = deque()
+        """the batches that were requested and are not pulled"""
         self.laps = Laps()
         self.last: list[Reply] = []
         """the replies of all owners to the last exchange"""
@@ -99,15 +102,9 @@ class RemoteParameters(Parameters):
         self._clock, self._requests = steps, 0
         self._sets = [self._new_workspaces() for _ in range(ahead + 1)]
         self._use(0)
-        self._requested: deque[_Sent] = deque()
         self._pulled: list[Sizes] = []  # by owner, of the batch that was pulled last
         self._pushed: list[Push] | None = None  # by owner: what the next exchange takes along
         self._joins = False
-
-    @property
-    def requested(self) -> int:
-        """The batches that were requested and are not pulled."""
-        return len(self._requested)
 
     @property
     def clock(self) -> int:
@@ -120,7 +117,7 @@ class RemoteParameters(Parameters):
         """Send the push that is kept, and request the rows of a batch."""
         self._requests += 1
         self._use(self._requests)
-        self._requested.append(self._send(self._number(batch)))
+        self.requested.append(self._send(self._number(batch)))
         self.laps.lap(COMPUTING)
 
     def pull(self, batch: Batch, buffers: Buffers) -> None:
@@ -128,12 +125,12 @@ class RemoteParameters(Parameters):
 
         Raises Paused or LeftOut, and then nothing was pulled.
         """
-        if not self._requested:
+        if not self.requested:
             self.request(batch)
-        sent = self._requested.popleft()
+        sent = self.requested.popleft()
         if self.is_interrupted is not None:
             self._wait(sent, self.is_interrupted)
-        replies = self._replies(sent, WAITING)
+        replies = self._replies(sent)
         self._use(sent.number)
         self._pulled = sent.sizes
         for number, workspace in enumerate(self._keys):
@@ -168,19 +165,12 @@ class RemoteParameters(Parameters):
             if shape.counts:
                 workspace.count(clicks)
         labels = np.ascontiguousarray(batch.labels[:, self._main_label])
+        nothing = np.empty(0, np.float32)
         moments = [np.asarray(memoryview(moment)).reshape(-1) for moment in gradients.statistics]
-        statistics = np.concatenate([np.empty(0, np.float32), *moments])
+        joint = np.concatenate([nothing, *moments])
         self._pushed = [
-            Push(
-                rows=batch.rows,
-                loss=0.0,
-                tables=self._sums(owner),
-                dense=self._gradient[first:last],
-                logits=np.empty(0, np.float32),
-                labels=labels,
-                statistics=statistics,
-            )
-            for owner, (first, last) in enumerate(self._slices)
+            Push(batch.rows, 0.0, self._sums(owner), self._gradient[a:b], nothing, labels, joint)
+            for owner, (a, b) in enumerate(self._slices)
         ]
         self.rate_factor = rate_factor
         self.steps += 1
@@ -227,10 +217,9 @@ class RemoteParameters(Parameters):
 
     def _exchange(self, *, pause: bool = False, drain: bool = False) -> list[Reply]:
         """Send every owner the push that is kept, without keys; return the replies."""
-        sent = self._send(self._nothing, pause=pause, drain=drain)
-        return self._replies(sent, WAITING if pause else IDLE, pause=pause)
+        return self._replies(self._send(self._nothing, pause=pause, drain=drain), pause=pause)
 
-    def _send(self, pulled: list[Sizes], *, pause: bool = False, drain: bool = False) -> _Sent:
+    def _send(self, pulled: list[Sizes], *, pause: bool = False, drain: bool = False) -> Sent:
         """Send every owner the push that is kept and the keys that were numbered, if any."""
         pushed, self._pushed = self._pushed, None
         step = JOINING if self._joins else self.steps + 1
@@ -241,16 +230,11 @@ class RemoteParameters(Parameters):
         ):
             shape, push = self._shapes[owner], pushed[owner] if pushed else None
             body, exchange = new_exchange(
-                shape,
-                self._requests if self.ahead else step,
-                (self._pulled if push else self._nothing)[owner],
-                pulled[owner],
-                rate_factor=self.rate_factor,
-                loss=push.loss if push else 0.0,
-                pause=pause,
-                has_next=self.has_next,
-                drain=drain,
-            )
+                shape, self._requests if self.ahead else step,
+                (self._pulled if push else self._nothing)[owner], pulled[owner],
+                rate_factor=self.rate_factor, loss=push.loss if push else 0.0, pause=pause,
+                has_next=self.has_next, drain=drain,
+            )  # fmt: skip
             if len(exchange.work):
                 exchange.work[:] = self._take_work()
             if push:
@@ -259,9 +243,9 @@ class RemoteParameters(Parameters):
                 for workspace, keys in zip(self._keys, exchange.keys, strict=True):
                     workspace.write_keys(owner, keys.ids, keys.groups, keys.occurrences)
             futures[owner] = self._node.request(self._owners[owner], Kind.EXCHANGE, body)
-        return _Sent(self._requests, pulled, [futures[owner] for owner in sorted(futures)])
+        return Sent(self._requests, pulled, [futures[owner] for owner in sorted(futures)])
 
-    def _wait(self, sent: _Sent, is_interrupted: Callable[[], bool]) -> None:
+    def _wait(self, sent: Sent, is_interrupted: Callable[[], bool]) -> None:
         """Wait for replies, which may be held for a worker that reads nothing any more.
 
         After a request to stop owners are asked to hold no pull.
@@ -273,17 +257,14 @@ class RemoteParameters(Parameters):
                 break
         self.laps.lap(WAITING)
 
-    def _replies(self, sent: _Sent, kind: int, *, pause: bool = False) -> list[Reply]:
-        """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE.
-
-        Raises Paused or LeftOut.
-        """
+    def _replies(self, sent: Sent, *, pause: bool = False) -> list[Reply]:
+        """Wait for the replies to an exchange. Raises Paused or LeftOut."""
         self.laps.lap(COMPUTING)
         replies = [
             parse_reply(shape, pulled, future.result())
             for shape, pulled, future in zip(self._shapes, sent.sizes, sent.futures, strict=True)
         ]
-        self.laps.lap(kind)
+        self.laps.lap(WAITING if pause or sent.sizes[0].rows else IDLE)
         if all(reply.left_out for reply in replies):
             self._joins = True
             self._left_out += 1
@@ -316,10 +297,8 @@ class RemoteParameters(Parameters):
     def _take_work(self) -> list[float]:
         """What this worker did since the last exchange."""
         self.laps.lap(COMPUTING)
-        sums, reported = self._sums_of_node(), self._reported
-        self._reported = sums
-        of_node = (total - earlier for total, earlier in zip(sums, reported, strict=True))
-        return [*self.laps.take(), *of_node]
+        earlier, self._reported = self._reported, self._sums_of_node()
+        return [*self.laps.take(), *map(operator.sub, self._reported, earlier)]
 
     def _sums_of_node(self) -> list[float]:
         node = self._node

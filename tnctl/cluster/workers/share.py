@@ -4,6 +4,7 @@ In `sync` rank 0 deals the units of a pass, and all train in steps. In `async` e
 its batches as they come, requests rows one batch ahead, and leases a unit when it needs one.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -19,7 +20,6 @@ from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.arrivals import MOST_OPEN, Arrivals
 from tnctl.cluster.owners.owning import new_owner
-from tnctl.cluster.workers.leases import leased_from
 from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch
@@ -113,11 +113,9 @@ class Share:
         """Whether so many batches are left that were not trained; waits until that is known."""
         assert self._ahead is not None
         while len(self._waiting) < count and not self._has_ended:
-            following = self._next_of(self._ahead)
-            if following is None:
-                self._has_ended = True
-            else:
+            if (following := self._next_of(self._ahead)) is not None:
                 self._waiting.append(following)
+            self._has_ended = following is None
         return len(self._waiting) >= count
 
     # ---- Training --------------------------------------------------------------
@@ -171,15 +169,15 @@ class Share:
         What was computed last is sent in any case: others may wait for it.
         """
         parameters = self.parameters
-        while parameters.requested <= parameters.ahead and not self._is_draining:
+        while len(parameters.requested) <= parameters.ahead and not self._is_draining:
             if not self._is_read(0.0):
                 if parameters.requested or self._has_ended:
                     break
                 parameters.send_push()
                 if not self._is_read(SECONDS_BETWEEN_LOOKS):
                     break
-            parameters.request(self._waiting[parameters.requested][0])
-        has_batch = parameters.requested > 0
+            parameters.request(self._waiting[len(parameters.requested)][0])
+        has_batch = bool(parameters.requested)
         parameters.has_next = has_batch or not (self._has_ended or self._is_draining)
         if has_batch:
             parameters.send_push()
@@ -188,7 +186,7 @@ class Share:
     def _is_read(self, seconds: float) -> bool:
         """Whether a batch that was not requested is read within so many seconds."""
         assert self._ahead is not None
-        count = self.parameters.requested + 1
+        count = len(self.parameters.requested) + 1
         is_known = len(self._waiting) >= count or self._has_ended or self._ahead.ready(seconds)
         return is_known and self.has_batches(count)
 
@@ -221,8 +219,7 @@ class Share:
     def _count_pushed(self) -> None:
         """The batch before the last exchange is applied: count it as trained."""
         if self._pushed is not None:
-            _, progress = self._pushed
-            self._pushed = None
+            (_, progress), self._pushed = self._pushed, None
             self._completed.extend(progress.completed)
             self._progress = progress
 
@@ -242,3 +239,42 @@ class Share:
     def moving(self) -> list[NDArray[np.float32]]:
         """The memory of the moving statistics of batch norms."""
         return [moving for moving, _ in moving_statistics(self.model)]
+
+
+class Leases:
+    """What is left of a pass in `async`, on rank 0. Iterated over, it is read by rank 0 itself.
+
+    Each unit is read by the worker that asks for it next, so a fast worker reads more of them than
+    a slow one. Nothing of this is recorded: a checkpoint has the units that are done and how far
+    others are, and the rest is leased again.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._lock = threading.Lock()
+        self.renew([])
+        node.route(Leases.lease_unit, commands.answering(self))
+
+    def renew(self, remainders: list[Remainder]) -> None:
+        """Lease these from now on."""
+        self._left = iter(remainders)
+
+    @commands.command
+    def lease_unit(self) -> Remainder | None:
+        """The next unit, or what is left of it; None when all are leased."""
+        with self._lock:
+            return next(self._left, None)
+
+    def __iter__(self) -> Iterator[Remainder]:
+        return iter(self.lease_unit, None)
+
+
+def leased_from(node: Node) -> Iterator[Remainder]:
+    """On another rank: units from rank 0, each requested when the one before it is read.
+
+    The thread that reads ahead waits for the answer, while there are batches to be trained.
+    """
+
+    def lease() -> Remainder | None:
+        return commands.result(Leases.lease_unit, node.command(0, Leases.lease_unit).result())
+
+    return iter(lease, None)
