@@ -65,16 +65,12 @@ class Share:
         self._completed: list[tuple[int, int]] = []  # units, and their rows that were not read
         self.trainings = self._drained = 0
         """how often training began or went on"""
-        if self.answers:
+        self._owns = node.rank in node.membership.owners
+        if self._owns:
             self.owned, self.owner = new_owner(conf, model, node, steps, moving_statistics(model))
             node.serve_owner(self.owner, beside=is_async)
         else:
             node.route(Share.drain, commands.answering(self))
-
-    @property
-    def answers(self) -> bool:
-        """Whether this worker answers exchanges."""
-        return self.node.rank in self.node.membership.owners
 
     @cached_property
     def step(self) -> TrainingStep:
@@ -193,7 +189,7 @@ class Share:
     @property
     def _is_draining(self) -> bool:
         """Whether no more batches are to be requested before the next pause."""
-        if self.answers:
+        if self._owns:
             return isinstance(self.owner, Arrivals) and self.owner.is_draining
         return self._drained >= self.trainings
 
