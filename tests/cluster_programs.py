@@ -252,8 +252,7 @@ class Steps(Program):
             if reply.left_out:
                 assert self.rank != 0, "rank 0 is left out"
                 self.world.left_out += 1
-                at -= last is not None
-                joins = True
+                at, joins = at - (last is not None), True
                 continue
             states = {(each.paused, each.step, each.rows, each.any_next) for each in replies}
             assert len(states) == 1, "owners disagree about a step"
@@ -335,8 +334,7 @@ class Streams(Program):
         for reply in (yield from self.replies(runs)):
             position.add(*json.loads(reply))
         replies, _ = yield from self.answers(*self.message([], has_next=False, pause=True))
-        clocks = {reply.steps for reply in replies}
-        assert clocks == {self.owner.parameters.steps}, "clocks differ"
+        assert {reply.steps for reply in replies} == {self.owner.parameters.steps}, "clocks differ"
         if len(position.done) == len(units):
             position.passes, position.done, position.open = position.passes + 1, set(), {}
 
@@ -365,8 +363,7 @@ class Streams(Program):
         requested, trained = deque(), 0
         while True:
             while len(requested) < 2 and not self.is_draining and not self.has_ended:
-                batch = yield from self.next_batch()
-                if batch is not None:
+                if (batch := (yield from self.next_batch())) is not None:
                     requested.append((*batch, self.message(batch[0])))
             if not requested:
                 break
