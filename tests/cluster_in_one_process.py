@@ -19,7 +19,7 @@ from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.transport.once import Envelope, Reply
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import worker
 from tnctl.cluster.workers.server import RowServer
 from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped
@@ -120,7 +120,7 @@ class UnreliableTransport(Transport):
 
 
 _one_at_a_time = threading.RLock()
-_build = share.build
+_build = worker.build
 
 
 def build(*arguments):
@@ -179,7 +179,7 @@ def following(conf, workers, transport=None):
     for thread in threads:
         thread.start()
     try:
-        with mock.patch.object(share, "build", build):
+        with mock.patch.object(worker, "build", build):
             yield nodes[0], errors
             ClusterProcesses(nodes[0]).end()
     except BaseException as error:

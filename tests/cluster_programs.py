@@ -120,7 +120,7 @@ class Program(Process):
     # ---- An owner ------------------------------------------------------------
 
     def load(self, step):
-        self.owner = None
+        self.owner = self.kept = None
         if self.rank in self.owners:
             state = OwnedState(self.world.load(step, self.rank), self.workers)
             self.owner = self.new_owner(self.shape_of(self.rank), state)
@@ -146,11 +146,12 @@ class Program(Process):
 
     # ---- A worker ------------------------------------------------------------
 
-    def exchange(self, step, batch, last=None, **flags):
-        """Send every owner the gradients of the last batch, and the keys of another one.
+    def exchange(self, step, batch, **flags):
+        """Send every owner the gradients that are kept, and the keys of a batch.
 
         The requests, the sizes of what is pulled, and the keys of each owner.
         """
+        last, self.kept = self.kept, None
         counts, shape, rule = occurrences(batch), self.shape_of, self.world.rule
         pushed = [no_batch(shape(0))] * len(self.owners) if last is None else last.sizes
         keys_of_all, sizes, requests = self.by_owner(counts), [], []
@@ -187,6 +188,10 @@ class Program(Process):
             for keys, reply in zip(keys_of_all, replies, strict=True)
         ]
         return replies, values
+
+    def keep(self, batch, replies, values, step=0):
+        """Keep what was computed on a batch for the next exchange."""
+        self.kept = Pulled(batch, step, values, [each.dense.tolist() for each in replies])
 
     def by_owner(self, keys):
         """Keys of each owner, in the order of `owners`."""
@@ -235,33 +240,31 @@ class Steps(Program):
         `step` is the last one that was trained.
         """
         batches, at = self.world.data.batches(self.rank), positions[self.rank]
-        step, last, joins, more, steps = step + 1, None, False, True, 0
+        step, joins, more, steps = step + 1, False, True, 0
         while True:
             pause = self.rank == 0 and (not more or steps == self.world.save_every)
             batch = batches[at] if at < len(batches) and not pause else []
-            sent = self.exchange(
-                JOINING if joins else step, batch, last, pause=pause, has_next=at + 1 < len(batches)
-            )
+            last, has_next = self.kept, at + 1 < len(batches)
+            sent = self.exchange(JOINING if joins else step, batch, pause=pause, has_next=has_next)
             replies, values = yield from self.answers(*sent)
             reply = replies[0]
             assert len({each.left_out for each in replies}) == 1, "owners leave out others"
             if reply.left_out:
                 assert self.rank != 0, "rank 0 is left out"
                 self.world.left_out += 1
-                at -= last is not None
-                last, joins = None, True
+                at, joins = at - (last is not None), True
                 continue
             states = {(each.paused, each.step, each.rows, each.any_next) for each in replies}
             assert len(states) == 1, "owners disagree about a step"
             if last is not None:
                 self.lineage.pushed.setdefault(last.step, set()).add(self.rank)
             assert joins or reply.step == step, "a worker is in another step than its owners"
-            step, last, joins = reply.step, None, False
+            step, joins = reply.step, False
             if reply.paused:
                 return at, not more
             more, steps = reply.any_next, steps + 1
             if batch:
-                last = Pulled(batch, step, values, [each.dense.tolist() for each in replies])
+                self.keep(batch, replies, values, step)
                 self.lineage.pulled.setdefault(step, {})[self.rank] = batch
                 at += 1
             step += bool(reply.rows)
@@ -324,15 +327,14 @@ class Streams(Program):
                 if unit not in position.done
             )
             self.start_pass(position.passes)
-        self.number, self.kept = 0, None
+        self.number = 0
         yield from self.replies(self.message([])[0])
         runs = self.tell_workers("run", position.passes)
         position.add(*(yield from self.train(position.passes, self.world.chance.randrange(1, 5))))
         for reply in (yield from self.replies(runs)):
             position.add(*json.loads(reply))
         replies, _ = yield from self.answers(*self.message([], has_next=False, pause=True))
-        clocks = {reply.steps for reply in replies}
-        assert clocks == {self.owner.parameters.steps}, "clocks differ"
+        assert {reply.steps for reply in replies} == {self.owner.parameters.steps}, "clocks differ"
         if len(position.done) == len(units):
             position.passes, position.done, position.open = position.passes + 1, set(), {}
 
@@ -354,24 +356,23 @@ class Streams(Program):
         """Train until rank 0 drains or no unit is left; rank 0 after `limit` batches."""
         self.trainings += 1
         if self.rank != 0:
-            self.number, self.kept = 0, None
+            self.number = 0
         if self.passes != passes:
             self.start_pass(passes)
         self.done, self.offsets = [], {}
         requested, trained = deque(), 0
         while True:
             while len(requested) < 2 and not self.is_draining and not self.has_ended:
-                batch = yield from self.next_batch()
-                if batch is not None:
+                if (batch := (yield from self.next_batch())) is not None:
                     requested.append((*batch, self.message(batch[0])))
-            if self.kept is not None:
-                yield from self.replies(self.message([])[0])
             if not requested:
                 break
+            if self.kept is not None:
+                yield from self.replies(self.message([])[0])
             rows, unit, end, sent = requested.popleft()
             replies, values = yield from self.answers(*sent)
             yield self.computing()
-            self.kept = Pulled(rows, 0, values, [each.dense.tolist() for each in replies])
+            self.keep(rows, replies, values)
             self.offsets[unit] = end
             if end == len(self.world.data.units[unit]):
                 self.done.append(unit)
@@ -405,10 +406,9 @@ class Streams(Program):
         return json.loads(reply)
 
     def message(self, batch, **flags):
-        """Send every owner the gradients that are kept, and the keys of a batch."""
-        last, self.kept = self.kept, None
+        """An exchange of the next batch, or of none."""
         self.number += bool(batch)
-        return self.exchange(self.number, batch, last, **{"has_next": not self.has_ended, **flags})
+        return self.exchange(self.number, batch, **{"has_next": not self.has_ended, **flags})
 
 
 def parsed(body):

@@ -20,10 +20,9 @@ from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.owned import ArrivingPart
-from tnctl.cluster.rank_0 import async_workers
+from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import share
-from tnctl.cluster.workers.async_share import AsyncShare
-from tnctl.cluster.workers.leases import Leases
+from tnctl.cluster.workers.share import Leases, Share
 from tnctl.errors import Stopped
 from tnctl.training.run import train
 
@@ -56,7 +55,7 @@ class Seen:
     def __init__(self, monkeypatch):
         self.pushes, self.shares, self.leased, self.ahead = {}, {}, Counter(), Counter()
         push, pause, released = ArrivingPart.push_one, ArrivingPart.pause, Arrivals._released
-        join, lease = AsyncShare._join, Leases.next
+        begin, lease, iterate = Share.__init__, Leases.lease_unit, Leases.__iter__
 
         def push_one(owned, *arguments):
             self.pushes.setdefault(owned, [0])[-1] += 1
@@ -66,8 +65,8 @@ class Seen:
             pause(owned)
             self.pushes.setdefault(owned, [0]).append(0)
 
-        def note_share(share, steps):
-            join(share, steps)
+        def note_share(share, *arguments):
+            begin(share, *arguments)
             self.shares[share.node.rank] = share
 
         def look(owner, rank):
@@ -78,22 +77,22 @@ class Seen:
                 self.ahead[ahead] += ahead > -math.inf
             return answers
 
-        def next_unit(leases):
+        def lease_unit(leases):
             unit = lease(leases)
             self.leased["all"] += unit is not None
             return unit
 
-        def lease_unit(leases):
-            unit = leases.next()
-            self.leased["others"] += unit is not None
-            return unit
+        def units_of_rank_0(leases):
+            for unit in iterate(leases):
+                self.leased["rank 0"] += 1
+                yield unit
 
         monkeypatch.setattr(ArrivingPart, "push_one", push_one)
         monkeypatch.setattr(ArrivingPart, "pause", pause_and_count)
-        monkeypatch.setattr(AsyncShare, "_join", note_share)
+        monkeypatch.setattr(Share, "__init__", note_share)
         monkeypatch.setattr(Arrivals, "_released", look)
-        monkeypatch.setattr(Leases, "next", next_unit)
         monkeypatch.setattr(Leases, "lease_unit", lease_unit)
+        monkeypatch.setattr(Leases, "__iter__", units_of_rank_0)
 
     def check_clocks(self, workers, steps):
         """N pushes are a step; one that a pause has cut is a whole one, on all owners."""
@@ -105,14 +104,14 @@ class Seen:
 
 def slow(monkeypatch, rank, seconds):
     """A worker that takes longer for each batch."""
-    trained = AsyncShare.train
+    trained = Share.train
 
     def train_slowly(share, rate_factor):
         if share.node.rank == rank:
             time.sleep(seconds)
         return trained(share, rate_factor)
 
-    monkeypatch.setattr(AsyncShare, "train", train_slowly)
+    monkeypatch.setattr(Share, "train", train_slowly)
 
 
 @pytest.mark.parametrize("overrides", [pytest.param([], marks=pytest.mark.long), LIFE])
@@ -133,7 +132,7 @@ def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
     conf = async_conf(parts, monkeypatch, *overrides, "life.shows.keep=true", "save.every_steps=3")
     with monkeypatch.context() as patch:
         seen = Seen(patch)
-        cluster_in_one_process.stop_at(patch, async_workers.AsyncClusterWorkers, 6)
+        cluster_in_one_process.stop_at(patch, ClusterWorkers, 6)
         with pytest.raises(Stopped, match="is saved"):
             cluster_in_one_process.train_together(conf, 3)
     checkpoint = loading.newest("run")
@@ -211,5 +210,5 @@ def test_fast_workers_read_the_units_of_a_slow_one(workspace, monkeypatch):
     report, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors and report.epochs[0].examples == 3000
     assert seen.leased["all"] == files
-    assert 0 < seen.leased["others"] < files // 2  # worker 1 asked for these
+    assert files // 2 < seen.leased["rank 0"] < files  # worker 1 asked for the others
     assert max(seen.ahead) > 4  # nobody was held

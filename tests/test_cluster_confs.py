@@ -15,7 +15,7 @@ from cluster_in_one_process import train_together
 from tnctl import schema
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import worker
 from tnctl.cluster.workers.row_service import RowService
 from tnctl.composing import compose
 from tnctl.data.statistics_document import Statistics
@@ -271,7 +271,7 @@ def test_what_is_refused_before_training(tmp_path, monkeypatch):
     assert str(of_one.value) == str(of_several.value)
     bounded = dataclasses.replace(conf, life=schema.Life(eviction=schema.Eviction(rows=1)))
     with pytest.raises(UserError, match="is 1 rows, and 2 workers own at least one each"):
-        share.built(bounded, Statistics({"n": None}), 0, Membership(2))
+        worker.built(bounded, Statistics({"n": None}), 0, Membership(2))
 
     def see_output(self, name, content):
         return self.node.rank == 0 and bool(name and content)

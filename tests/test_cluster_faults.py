@@ -391,7 +391,7 @@ def nan(monkeypatch):
     push = share.RemoteParameters.push
 
     def failing(self, *arguments):
-        if self._peers.rank == 1 and self.steps == 2:
+        if self._node.rank == 1 and self.steps == 2:
             raise NotFiniteError
         push(self, *arguments)
 

@@ -128,7 +128,7 @@ def patch():
     parameters = sys.modules["tnctl.cluster.workers.remote"].RemoteParameters
     push = parameters.push
     def pushed(self, batch, gradients, rate_factor):
-        if self._peers.rank == 1 and self.steps >= 150:
+        if self._node.rank == 1 and self.steps >= 150:
             first, *others = gradients.dense
             gradients = dataclasses.replace(gradients, dense=[first * float("nan"), *others])
         push(self, batch, gradients, rate_factor)

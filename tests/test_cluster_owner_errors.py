@@ -20,7 +20,7 @@ from tnctl.cluster.messages.shapes import shapes
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.owners.owned import OwnedPart
 from tnctl.cluster.transport.kinds import Kind
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import worker
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure
 from tnctl.tables import key_hashes
@@ -31,7 +31,7 @@ OF_OTHERS = r"^worker 0: TN_NOT_OWNED: a key is of a shard that the table does n
 @pytest.fixture
 def owning(tmp_path):
     """The nodes of two workers, the model whose part worker 0 owns, and what travels to it."""
-    model = share.built(conf_without_data(tmp_path), Statistics(), 0, Membership(2))
+    model = worker.built(conf_without_data(tmp_path), Statistics(), 0, Membership(2))
     shape = shapes(model, 2, [])[0]
     nodes = cluster_in_one_process.cluster(2)
     nodes[0].serve_owner(Barrier(shape, 2, OwnedPart(model, 0, 2, 0, [])))

@@ -52,14 +52,15 @@ def fails_in_exchange(error):
 
 def sends_nan(monkeypatch):
     """A worker whose dense gradients are NaN on their way to servers."""
-    write_push = RemoteParameters._write_push
+    send = RemoteParameters._send
 
-    def failing(parameters, owner, pushed, exchange):
-        write_push(parameters, owner, pushed, exchange)
-        if parameters.steps >= 3 and owner and parameters._peers.rank == 1:
-            exchange.push.dense[:] = np.nan
+    def failing(parameters, pulled, **flags):
+        if parameters._pushed and parameters.steps >= 3 and parameters._node.rank == 1:
+            for push in parameters._pushed[1:]:
+                push.dense[:] = np.nan
+        return send(parameters, pulled, **flags)
 
-    monkeypatch.setattr(RemoteParameters, "_write_push", failing)
+    monkeypatch.setattr(RemoteParameters, "_send", failing)
 
 
 NO_SPACE = r"^server 1: .*00001\.rows.*no space is left there\. Free some"

@@ -22,7 +22,7 @@ from tnctl import documents, schema
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import worker
 from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
@@ -87,7 +87,7 @@ def cluster(conf, workers):
         thread.start()
     try:
         with (
-            mock.patch.object(share, "build", cluster_in_one_process.build),
+            mock.patch.object(worker, "build", cluster_in_one_process.build),
             mock.patch.object(dense_transfer, "build_network", alone),
         ):
             yield ClusterProcesses(nodes[0]), followers
@@ -213,7 +213,7 @@ def test_it_is_done_again_after_a_fault_until_there_is_a_checkpoint(folder, monk
     conf = conf_of(folder, change, output="faults", **OTHER_INPUTS)
     _, expected = begun_alone(conf)
     with monkeypatch.context() as patch:
-        patch.setattr(share, "start_again", mock.Mock(side_effect=Failure("lost")))
+        patch.setattr(worker, "start_again", mock.Mock(side_effect=Failure("lost")))
         with pytest.raises(UserError, match=r"^worker [12]: lost$"):
             trained_together(conf, 3)
     assert loading.newest(conf.output) is None
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_is_written_again_meanwhile_is_refused(folder):
     conf = conf_of(folder)
     checkpoint = loading.newest(str(folder / "run"))
     with pytest.raises(Failure, match="has been written again since the warm start began"):
-        share.warmed(conf, None, checkpoint.folder, "0" * 64)
+        worker.start_again(conf, checkpoint.folder, "0" * 64)
 
 
 @pytest.mark.alone

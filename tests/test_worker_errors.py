@@ -12,7 +12,7 @@ from test_cluster_faults import assigned
 from tnctl.cluster import cluster_member, process, worker_errors
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.owners.owner import Owner
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import share, worker
 from tnctl.errors import Failure, UserError
 from tnctl.system import leave_with
 
@@ -83,7 +83,7 @@ def test_an_error_in_a_step_names_worker_0(conf, monkeypatch, capfd, error, line
 
 
 def test_what_is_refused_before_training_is_the_line_of_one_process(conf, monkeypatch, capfd):
-    code, said = ended(conf, monkeypatch, capfd, share, "build", UserError("a mistake"))
+    code, said = ended(conf, monkeypatch, capfd, worker, "build", UserError("a mistake"))
     assert (code, said.splitlines()[-1]) == (2, "tnctl train: a mistake")
 
 

@@ -14,7 +14,7 @@ from tnctl.cluster.messages.shapes import first_floats
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.cluster.workers.server import RowServer
-from tnctl.cluster.workers.share import dense_digest
+from tnctl.cluster.workers.worker import dense_digest
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import DamagedError

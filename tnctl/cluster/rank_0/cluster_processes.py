@@ -7,7 +7,6 @@ from tnctl import files
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.cluster.node import Node
 from tnctl.cluster.rank_0 import building
-from tnctl.cluster.rank_0.async_workers import AsyncClusterWorkers
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.rank_0.scoring import ClusterReaders
@@ -74,8 +73,7 @@ class ClusterProcesses(OneProcess):
         # The system may send a signal to the supervisor, which passes it on, and to each worker.
         signals.seconds_apart = SECONDS_OF_A_SIGNAL
         self.signals = signals
-        kind = AsyncClusterWorkers if conf.cluster.mode == "async" else ClusterWorkers
-        return kind(conf, self._cluster, steps, signals)
+        return ClusterWorkers(conf, self._cluster, steps, signals)
 
     def end(self) -> None:
         """Let the other processes end: the run is finished."""

@@ -3,9 +3,8 @@
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,15 @@ from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.messages.work import WorkSums, figures_of_servers
+from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.owners.owned import ArrivingPart
 from tnctl.cluster.rank_0 import building, scoring
 from tnctl.cluster.rank_0.building import ClusterOwners
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.transport.kinds import Body
 from tnctl.cluster.workers.row_service import RowService, TableCount
-from tnctl.cluster.workers.share import Share
+from tnctl.cluster.workers.share import Leases, Share
 from tnctl.cluster.workers.worker import Trained, Worker
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.sources import Source
@@ -41,24 +42,22 @@ from tnctl.training.state import PassPosition, PassSums, RunState
 from tnctl.training.step import SeenLabels
 from tnctl.training.workers import Batches, Signals, SplitMetrics, Workers
 
+SECONDS_BETWEEN_LOOKS = 0.1  # at the clock, while this worker has no data and others train
+
 
 class ClusterBatches(Batches):
     """A pass over the training data by all workers."""
 
+    has_batch = False
+    """whether some worker has one, as far as this one knows"""
+
     def __init__(
-        self,
-        workers: "ClusterWorkers",
-        conf: Conf,
-        of_pass: PassPosition,
-        skipped: Skipped,
-        others: int,
-        has_batch: bool,
+        self, workers: "ClusterWorkers", source: Source, of_pass: PassPosition, skipped: Skipped
     ) -> None:
-        """`skipped` counts the rows of all; `others` are the workers beside this one."""
-        self._workers, self._conf = workers, conf
+        """`skipped` counts the rows of all."""
+        self._workers, self._source = workers, source
         self._of_pass, self._skipped = of_pass, skipped
-        self._reported = [0] * others  # rows not read that each other worker has reported
-        self._has_batch = has_batch  # whether some worker has one
+        self._reported: Counter[int] = Counter()  # rows not read, by other worker
         self._waited_at_start = workers.share.seconds_waited
         self.position = of_pass.position
         """at the last pause"""
@@ -69,12 +68,12 @@ class ClusterBatches(Batches):
 
     def wait(self) -> bool:
         self._workers.signals.check()
-        if not self._has_batch:
+        if not self.has_batch:
             self._workers.pause()
             if self._of_pass.is_at_start:
-                raise none_left(Source(self._conf, "train"), self._skipped)
+                raise none_left(self._source, self._skipped)
             self._of_pass.report_skipped()
-        return self._has_batch
+        return self.has_batch
 
     def add(self, first: Progress | None, others: Sequence[Trained]) -> None:
         """Take in what this worker and the others have trained since the last pause."""
@@ -87,25 +86,29 @@ class ClusterBatches(Batches):
         self.position = self._of_pass.position
 
     def train(self, rate_factor: float, sums: PassSums) -> None:
-        self._has_batch = self._workers.train(rate_factor, sums)
+        self.has_batch = self._workers.train(rate_factor, sums)
 
 
 class ClusterWorkers(Workers):
     """All workers, of which this one, rank 0, commands the others.
 
     While they train, they exchange with each other and read no commands; `pause` ends that, with
-    all gradients applied, and is called by every method that needs it.
+    all gradients applied, and is called by every method that needs it. In `async` a call of `train`
+    is a batch of rank 0, while others train more or fewer, and `steps` is the clock of all.
     """
 
     def __init__(self, conf: Conf, cluster: Cluster, steps: int, signals: Signals) -> None:
         self._conf, self.signals = conf, signals
         self._cluster, self._node = cluster, cluster.node
+        self._is_training = False
         self._training: list[Future[Body]] = []  # replies to `Worker.train`, while workers train
         self._batches: ClusterBatches | None = None
         self._last_metrics: tuple[int, SplitMetrics] | None = None
         self._warning = ""  # the last one about workers without data
         self.owners = ClusterOwners(cluster)
-        self._work = WorkSums(cluster.node.workers, reads_ahead=conf.cluster.mode == "async")
+        is_async = conf.cluster.mode == "async"
+        self._leases = Leases(cluster.node) if is_async else None  # else units are dealt
+        self._work = WorkSums(cluster.node.workers, reads_ahead=is_async)
         self._totals = [(0.0, 0.0, 0.0)] * cluster.node.servers
         cluster.worker.next_of = signals.next_of
         cluster.node.route(RowService.take_shortage, commands.answering(cluster.worker))
@@ -113,7 +116,9 @@ class ClusterWorkers(Workers):
 
     def _begin(self, steps: int) -> None:
         building.start(self._cluster, steps)
-        self._groups = self._counted()
+        if self._leases is not None:
+            self.share.parameters.is_interrupted = lambda: self.signals.received
+        self._count()
 
     @property
     def share(self) -> Share:
@@ -122,7 +127,7 @@ class ClusterWorkers(Workers):
 
     @property
     def steps(self) -> int:
-        return self.share.steps
+        return self.share.parameters.clock
 
     @property
     def model(self) -> Model:
@@ -139,14 +144,11 @@ class ClusterWorkers(Workers):
 
     def figures(self) -> list[TableFigures]:
         """Rows and bytes are those of the last exchange, counts of groups of the last pause."""
-        last = self.share.parameters.last
-        if not last:
+        if not (last := self.share.parameters.last):
             return self._groups
         return [
             replace(table, rows=sum(o.rows for o in owned), bytes=sum(o.bytes for o in owned))
-            for table, owned in zip(
-                self._groups, zip(*(reply.owned for reply in last), strict=True), strict=True
-            )
+            for table, *owned in zip(self._groups, *(reply.owned for reply in last), strict=True)
         ]
 
     def sums(self) -> WorkerSums | None:
@@ -173,19 +175,20 @@ class ClusterWorkers(Workers):
     @contextlib.contextmanager
     def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
-        warning = Source(conf, "train").too_few(self._node.workers, of_pass.remainders)
+        source = Source(conf, "train")
+        warning = source.too_few(self._node.workers, of_pass.remainders)
         if warning is not None and warning != self._warning:
             say(f"warning: {warning}")
             self._warning = warning
-        first, others = self._deal(of_pass), self._node.workers - 1
+        first = self._deal(of_pass)
         given = position.day, position.passes
         started = self._cluster.send(Worker.start_pass, dict.fromkeys(self._cluster.others, given))
         try:
             with self._node.named():
                 self.share.start_pass(conf, position.passes, first, skipped)
                 has_batch = self.share.has_batches(1)
-            has_batch = any([has_batch, *(wait() for wait in started)])
-            self._batches = ClusterBatches(self, conf, of_pass, skipped, others, has_batch)
+            self._batches = ClusterBatches(self, source, of_pass, skipped)
+            self._batches.has_batch = any([has_batch, *(wait() for wait in started)])
             yield self._batches
             self.pause()
             self._cluster.each(self._cluster.others, Worker.end_pass)
@@ -194,46 +197,72 @@ class ClusterWorkers(Workers):
             self.share.end_pass()
 
     def _deal(self, of_pass: PassPosition) -> Iterable[Remainder]:
-        """What this worker reads of a pass, after the others were sent what they read."""
+        """What this worker reads of a pass, after the others were sent what they are dealt."""
+        if self._leases is not None:
+            self._leases.renew(of_pass.remainders)
+            return self._leases
         first, *others = of_pass.dealt()
         scoring.send_units(self._cluster, dict(enumerate(others, 1)))
         return first
 
     def train(self, rate_factor: float, sums: PassSums) -> bool:
-        """A step of all workers; whether some worker has a batch for another one."""
-        if not self._training:
-            self._training = self._begin_training()
-            self.share.parameters.laps.restart()
+        """A step of all workers, or a batch of this one; whether any worker has another one."""
         self._last_metrics = None
-        self.share.owned.sums = sums
         with self._node.named():
-            self.share.train(rate_factor)
-        self._add_work()
-        return self.share.parameters.last[0].any_next
+            if not self._is_training:
+                self._start(rate_factor)
+            self.share.owned.sums = sums
+            if not self.share.train(rate_factor) and self.share.parameters.is_over:
+                left = [future for future in self._training if not future.done()]
+                wait(left, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+        self._add_figures()
+        if self._leases is None:
+            return self.share.parameters.last[0].any_next
+        is_over = self.share.parameters.is_over
+        return not is_over or any(not future.done() for future in self._training)
 
-    def _begin_training(self) -> "list[Future[Body]]":
-        return [self._node.command(rank, Worker.train) for rank in self._cluster.others]
+    def _start(self, rate_factor: float) -> None:
+        self._is_training = True
+        self.share.start()
+        if self._leases is not None:
+            # First: owners take exchanges of the others after one of rank 0.
+            self.share.parameters.take_part(rate_factor)
+        self._training = [self._node.command(rank, Worker.train) for rank in self._cluster.others]
 
     def pause(self) -> None:
         """Let all workers apply what is under way, and wait for commands."""
-        if not self._training and self.share.parameters.is_settled:
+        if not self._is_training:
             return
-        self.share.parameters.pause()
-        self._add_work()
+        with self._node.named():
+            if self._leases is not None and self._node.servers:
+                # Workers that own nothing do not see that training drains.
+                for rank in self._cluster.others:
+                    self._node.command(rank, Share.drain, self.share.trainings)
+            self.share.finish()
         trained, self._training = self._training, []
-        self._take(commands.results(Worker.train, trained))
-
-    def _add_work(self) -> None:
-        """Take what the workers reported with the exchanges that were answered last."""
-        barrier = cast("Barrier[Any]", self.share.owner)
-        self._work.add(barrier.work, barrier.waited_for)
-
-    def _take(self, trained: Sequence[Trained]) -> None:
-        """When all workers have paused: how far they are, the dense weights, and counts."""
+        others = commands.results(Worker.train, trained)
+        self.share.parameters.pause()
+        self._is_training = False
+        self._add_figures()
         if self._batches is not None:
-            self._batches.add(self.share.take_progress(), trained)
+            self._batches.add(self.share.take_progress(), others)
         self.share.parameters.read_dense()
-        self._groups = self._counted()
+        self._count()
+
+    def _add_figures(self) -> None:
+        """Take what owner 0 was told of workers, and in `async` of their batches."""
+        owner, owned = self.share.owner, self.share.owned
+        if isinstance(owner, Barrier):
+            self._work.add(owner.work, owner.waited_for)
+        if isinstance(owner, Arrivals) and isinstance(owned, ArrivingPart):
+            for _ in range(owner.work.qsize()):
+                self._work.add_one(owner.work.get())
+            for _ in range(owner.batches.qsize()):
+                self._work.add_batch(owner.batches.get())
+            for _ in range(owned.figures.qsize()):
+                figures, sums = owned.figures.get(), owned.sums
+                assert sums is not None
+                sums.add(figures.loss, figures.logits, figures.labels)
 
     def settle(self, state: RunState) -> None:
         self.pause()
@@ -244,15 +273,8 @@ class ClusterWorkers(Workers):
     # ---- While training pauses -----------------------------------------------------
 
     def score(self, split: str, between: Callable[[], None]) -> tuple[Scored, Counts]:
+        self.pause()
         return scoring.score(self._cluster, self._conf, split, between)
-
-    def evaluate(self, split: str) -> SplitMetrics:
-        self.pause()
-        return super().evaluate(split)
-
-    def recalibrate(self) -> SplitMetrics:
-        self.pause()
-        return super().recalibrate()
 
     def contains(
         self, table: int, groups: NDArray[np.uint16], ids: NDArray[np.uint64]
@@ -289,7 +311,7 @@ class ClusterWorkers(Workers):
         if any(removed.values()):
             self._last_metrics = None
             self.share.parameters.last = []
-        self._groups = self._counted()
+        self._count()
         return dict(removed)
 
     def load(self, folder: str) -> None:
@@ -299,10 +321,10 @@ class ClusterWorkers(Workers):
         building.load(self._cluster, self._conf, folder)
         self._begin(steps)
 
-    def _counted(self) -> list[TableFigures]:
-        """The counts of all workers together."""
+    def _count(self) -> None:
+        """Get the counts of all, and those of all together."""
         self._parts = self._cluster.each(self._cluster.members, RowService.count_rows)
-        return [_total(of_table) for of_table in zip(*self._parts, strict=True)]
+        self._groups = [_total(of_table) for of_table in zip(*self._parts, strict=True)]
 
 
 def _total(parts: Sequence[TableCount]) -> TableFigures:

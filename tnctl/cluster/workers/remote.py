@@ -1,10 +1,18 @@
-"""The parameters of a model that the workers of a cluster hold together, as a worker sees them."""
+"""The parameters of a model that the workers of a cluster hold together, as a worker sees them.
+
+A message takes the gradients of a batch along with the keys of a later one: of the next, or, when
+rows are requested ahead, of the one after it. Then the numbering of two batches is needed at a
+time: of batch k, whose sums are still to be computed, and of k + 1. So sets of workspaces take
+turns.
+"""
 
 import itertools
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,29 +22,25 @@ from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
-    Exchange,
-    Shape,
+    Push,
+    PushedTable,
     Sizes,
-    TableShape,
     new_exchange,
     no_batch,
-)
-from tnctl.cluster.messages.replies import Reply, new_read, parse_read_reply, parse_reply
+)  # fmt: skip
+from tnctl.cluster.messages.replies import ReadReply, Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
+from tnctl.cluster.node import Node
 from tnctl.cluster.transport.kinds import Body, Kind
 from tnctl.data.batches import Batch
 from tnctl.errors import Failure
 from tnctl.model.building import Model
 from tnctl.model.layout import slot_plans
-from tnctl.model.parameters import (
-    Buffers,
-    Gradients,
-    Parameters,
-    PooledInputs,
-    moving_statistics,
-)
+from tnctl.model.parameters import Buffers, Gradients, Parameters, PooledInputs, moving_statistics
 from tnctl.tables import KeyWorkspace, NotFiniteError
+
+SECONDS_BETWEEN_LOOKS = 0.2  # whether there was a request to stop, while a pull is held
 
 
 class Paused(Exception):
@@ -50,160 +54,103 @@ class LeftOut(Exception):
     """
 
 
-class Peers(Protocol):
-    """The other workers, and this one, which receive requests."""
-
-    rank: int
-    workers: int
-    servers: int
-    owner_seconds: float
-    """of answering exchanges, so far"""
-    sent_bytes: int
-    received_bytes: int
-    network_seconds: float
-    """in which exchanges were on the way, so far"""
-
-    def request(self, rank: int, kind: Kind, body: Body) -> "Future[Body]":
-        """Send a request; its reply is the result of the future."""
-
-
-@dataclass
-class _Pushed:
-    """What was computed on a batch, until the next exchange takes it along."""
-
-    sizes: list[Sizes]  # by owner
-    parts: list[list["_PushedTable"]]  # by owner and table
-    loss: float
-    logits: NDArray[np.float32]
-    labels: NDArray[np.float32]
-    statistics: NDArray[np.float32]
-
-
-@dataclass
-class _PushedTable:
-    """The sums of gradients float32 [keys, weights], and shows and clicks float32 [keys, 2]."""
-
-    sums: NDArray[np.float32]
-    counts: NDArray[np.float32] | None
-
-    @classmethod
-    def of(
-        cls, workspace: KeyWorkspace, owner: int, keys: int, shape: TableShape
-    ) -> "_PushedTable":
-        """What an owner gets of the batch that a workspace has accumulated."""
-        pushed = cls(
-            np.empty((keys, shape.weights), np.float32),
-            np.empty((keys, 2), np.float32) if shape.counts else None,
-        )
-        if shape.weights:
-            workspace.write_sums(owner, pushed.sums)
-        if pushed.counts is not None:
-            workspace.write_shows(owner, pushed.counts)
-        return pushed
-
-
 @dataclass(frozen=True)
-class SentExchange:
-    """An exchange that was sent to every owner: what it pulls of each, and the replies to come."""
+class Sent:
+    """An exchange that was sent to every owner, whose replies are to come."""
 
-    shapes: list[Shape]
-    sizes: list[Sizes]
+    number: int  # of the batch, since training began or went on
+    sizes: list[Sizes]  # of what it pulls, by owner
     futures: "list[Future[Body]]"
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether `replies` would not wait."""
-        return all(future.done() for future in self.futures)
-
-    def replies(self) -> list[Reply]:
-        """Wait for the replies of all owners."""
-        return [
-            parse_reply(shape, pulled, future.result())
-            for shape, pulled, future in zip(self.shapes, self.sizes, self.futures, strict=True)
-        ]
 
 
 class RemoteParameters(Parameters):
-    """Pulls rows and dense weights of their owners, and pushes gradients with the next pull.
+    """Pulls rows and dense weights of their owners, and pushes gradients with a later request.
 
-    A push is kept until the next `pull` or `exchange`, so `steps` counts a step that its owners
-    apply a little later. `has_next` is sent with a pull: whether this worker has a batch after it.
+    With `ahead` 0 all workers exchange in steps: `steps` counts them, also the one whose push is
+    kept. With 1 owners answer as requests arrive: `steps` counts the batches of this worker, and
+    `clock` the steps of all, as owner 0 said last.
+
+    `has_next` is sent with each request: whether this worker has a batch after it. `rate_factor` is
+    that of the push; with `ahead`, of all pushes from now on. Owners take rank 0's.
     """
 
-    def __init__(self, model: Model, peers: Peers, main_label: int) -> None:
+    def __init__(
+        self, model: Model, node: Node, main_label: int, steps: int, ahead: int = 0
+    ) -> None:
         """`main_label` is the column of the labels that the sums of the pass are of."""
-        self.steps = 0
-        self.has_next = False
+        self.steps, self.ahead = steps, ahead
+        self.has_next, self.rate_factor = False, 1.0
+        self.is_over = False
+        """whether nothing is trained any more before the next `start`"""
+        self.is_interrupted: Callable[[], bool] | None = None
+        """on rank 0, with `ahead`: whether there was a request to stop"""
+        self.requested: deque[Sent] = deque()
+        """the batches that were requested and are not pulled"""
         self.laps = Laps()
         self.last: list[Reply] = []
         """the replies of all owners to the last exchange"""
-        self._model, self._peers, self._main_label = model, peers, main_label
+        self._model, self._node, self._main_label = model, node, main_label
         self._left_out = 0  # how often
-        self._reported = self._sums_of_peers()  # until the last exchange
-        membership = peers.workers, peers.servers
+        self._reported = self._sums_of_node()  # until the last exchange
+        membership = node.workers, node.servers
         self._owners = Membership(*membership).owners  # their ranks
-        self._shapes = shapes(model, peers.workers, moving_statistics(model), peers.servers)
+        self._shapes = shapes(model, node.workers, moving_statistics(model), node.servers)
+        self._nothing = [no_batch(shape) for shape in self._shapes]
         self._slices = list(itertools.pairwise(first_floats(model, *membership)))
         self._first_shards = first_shards(*membership)
-        self._use(self._new_workspaces())
         self._gradient = np.zeros(len(model.dense.flat_weights), np.float32)
-        self._counts: list[list[int]] = []  # of the keys pulled last, by table and owner
-        self._pushed: _Pushed | None = None
-        self._rate_factor = 1.0  # of the step whose rows were pulled last
+        self._clock, self._requests = steps, 0
+        self._sets = [self._new_workspaces() for _ in range(ahead + 1)]
+        self._use(0)
+        self._pulled: list[Sizes] = []  # by owner, of the batch that was pulled last
+        self._pushed: list[Push] | None = None  # by owner: what the next exchange takes along
         self._joins = False
-        self.is_settled = True
-        """whether owners have applied all that was pulled"""
+
+    @property
+    def clock(self) -> int:
+        """The steps of all workers, as far as this one knows."""
+        return self._clock if self.ahead else self.steps
 
     # ---- As a step uses them ---------------------------------------------------
 
+    def request(self, batch: Batch) -> None:
+        """Send the push that is kept, and request the rows of a batch."""
+        self._requests += 1
+        self._use(self._requests)
+        self.requested.append(self._send(self._number(batch)))
+        self.laps.lap(COMPUTING)
+
     def pull(self, batch: Batch, buffers: Buffers) -> None:
-        """Read the rows of a batch into the buffers.
+        """Read the rows of a batch, the one that was requested first, into the buffers.
 
         Raises Paused or LeftOut, and then nothing was pulled.
         """
-        self._fill(batch, buffers, self._exchange(batch))
-
-    def _fill(self, batch: Batch, buffers: Buffers, replies: Sequence[Reply]) -> None:
-        """Take the rows of the batch that the workspaces have, and the dense weights."""
+        if not self.requested:
+            self.request(batch)
+        sent = self.requested.popleft()
+        if self.is_interrupted is not None:
+            self._wait(sent, self.is_interrupted)
+        replies = self._replies(sent)
+        self._use(sent.number)
+        self._pulled = sent.sizes
         for number, workspace in enumerate(self._keys):
             tables = [reply.tables[number] for reply in replies]
             waits = [table.waits for table in tables]
             workspace.set_rows([table.rows for table in tables], waits)
         self._inputs.leave_out(batch)
         self._gather(batch, buffers)
-        for (first, last), reply in zip(self._slices, replies, strict=True):
-            if len(reply.dense):
-                self._model.dense.flat_weights[first:last] = reply.dense
+        self._set_dense(replies)
 
     def read(self, batch: Batch, buffers: Buffers) -> None:
         """The same while training pauses, read-only: ids without a row read zeros."""
-        counts_of_tables = self._number(batch)
-        owners = range(len(self._owners))
-        counts = list(zip(*counts_of_tables, strict=True))
-        futures = []
-        for owner in owners:
-            body, read = new_read(self._shapes[owner], counts[owner], dense=False)
-            for workspace, keys in zip(self._keys, read.keys, strict=True):
-                workspace.write_keys(owner, keys.ids, keys.groups)
-            futures.append(self._peers.request(self._owners[owner], Kind.READ, body))
-        replies = [
-            parse_read_reply(self._shapes[owner], counts[owner], False, futures[owner].result())
-            for owner in owners
-        ]
+        replies = self._read(self._number(batch), dense=False)
         for number, workspace in enumerate(self._keys):
             workspace.set_rows([reply.tables[number] for reply in replies], training=False)
         self._gather(batch, buffers)
 
     def read_dense(self) -> None:
         """Read all dense weights, while training pauses."""
-        nothing = [0] * len(self._keys)
-        futures = [
-            self._peers.request(rank, Kind.READ, new_read(shape, nothing, dense=True)[0])
-            for rank, shape in zip(self._owners, self._shapes, strict=True)
-        ]
-        for owner, (first, last) in enumerate(self._slices):
-            reply = parse_read_reply(self._shapes[owner], nothing, True, futures[owner].result())
-            self._model.dense.flat_weights[first:last] = reply.dense
+        self._set_dense(self._read(self._nothing, dense=True))
 
     def push(self, batch: Batch, gradients: Gradients, rate_factor: float) -> None:
         """Keep the gradients of the batch that was pulled last for the next exchange.
@@ -214,177 +161,224 @@ class RemoteParameters(Parameters):
             self._inputs.accumulate(gradients.inputs, batch.rows)
         self._flatten(gradients.dense)
         clicks = np.ascontiguousarray(batch.labels[:, 0])
-        tables = list(zip(self._keys, self._shapes[0].tables, strict=True))
-        for workspace, shape in tables:
+        for workspace, shape in zip(self._keys, self._shapes[0].tables, strict=True):
             if shape.counts:
                 workspace.count(clicks)
-        parts = [
-            [
-                _PushedTable.of(workspace, owner, counts[owner], shape)
-                for (workspace, shape), counts in zip(tables, self._counts, strict=True)
-            ]
-            for owner in range(len(self._owners))
+        labels = np.ascontiguousarray(batch.labels[:, self._main_label])
+        nothing = np.empty(0, np.float32)
+        moments = [np.asarray(memoryview(moment)).reshape(-1) for moment in gradients.statistics]
+        joint = np.concatenate([nothing, *moments])
+        self._pushed = [
+            Push(batch.rows, 0.0, self._sums(owner), self._gradient[a:b], nothing, labels, joint)
+            for owner, (a, b) in enumerate(self._slices)
         ]
-        statistics = [np.asarray(memoryview(moment)).reshape(-1) for moment in gradients.statistics]
-        self._pushed = _Pushed(
-            [Sizes(batch.rows, tuple(len(table.sums) for table in part)) for part in parts],
-            parts,
-            loss=0.0,
-            logits=np.empty(0, np.float32),
-            labels=np.ascontiguousarray(batch.labels[:, self._main_label]),
-            statistics=np.concatenate(statistics) if statistics else np.empty(0, np.float32),
-        )
-        self._rate_factor = rate_factor
+        self.rate_factor = rate_factor
         self.steps += 1
 
     def add_result(self, loss: float, logits: NDArray[np.float32]) -> None:
         """The mean loss and the main logits, float32 [B], of the batch that was pushed last."""
         assert self._pushed is not None
-        self._pushed.loss, self._pushed.logits = loss, np.array(logits)
+        logits = np.array(logits)
+        self._pushed = [replace(push, loss=loss, logits=logits) for push in self._pushed]
 
     # ---- Without a batch -------------------------------------------------------
 
-    def pause(self) -> None:
-        """Push what is kept and let all workers pause; only rank 0 may."""
-        self._exchange(None, pause=True)
+    def start(self) -> None:
+        """Training begins, or goes on after a pause."""
+        self.laps.restart()
+        self.has_next, self.is_over, self._requests = True, False, 0
+
+    def send_push(self) -> None:
+        """Send the push that is kept, if there is one."""
+        if self._pushed is not None:
+            self._exchange()
 
     def take_part(self, rate_factor: float) -> None:
-        """Push what is kept, and take part in a step without a batch. Raises Paused or LeftOut."""
-        if self._exchange(None)[0].rows:
-            self._rate_factor = rate_factor
+        """Push what is kept, and take part in a step without a batch. Raises Paused or LeftOut.
+
+        With `ahead`: tell owners the rate, and whether this worker goes on, and read the clock.
+        """
+        if self.ahead:
+            self.rate_factor = rate_factor
+        if self._exchange()[0].rows:
+            self.rate_factor = rate_factor
             self.steps += 1
 
-    # ---- The parts -------------------------------------------------------------
+    def drain(self) -> None:
+        """Rank 0: let no worker request a further batch, which in steps lets all workers pause."""
+        self._exchange(drain=bool(self.ahead), pause=not self.ahead)
 
-    def _number(self, batch: Batch) -> list[list[int]]:
-        """Number the distinct keys of a batch; how many there are, by table and owner."""
-        parts = zip(self._keys, batch.ids, batch.offsets, batch.weights, strict=True)
-        return [
-            workspace.number_keys(ids, offsets, batch.rows, self._first_shards, weights)
-            for workspace, ids, offsets, weights in parts
-        ]
+    def pause(self) -> None:
+        """Rank 0, when no worker trains any more: the model is that of the clock from now on."""
+        if self.ahead:
+            self._exchange(pause=True)
 
-    def _new_workspaces(self) -> list[KeyWorkspace]:
-        """What numbers the keys of a batch, by table."""
-        plans = [slot_plans(self._model.conf.slots, table) for table in self._model.layout.tables]
-        return [
-            KeyWorkspace(table, of_table, self._peers.workers)
-            for table, of_table in zip(self._model.tables, plans, strict=True)
-        ]
+    # ---- Requests --------------------------------------------------------------
 
-    def _use(self, workspaces: list[KeyWorkspace]) -> None:
-        self._keys = workspaces
-        self._inputs = PooledInputs(self._model.layout, workspaces)
+    def _exchange(self, *, pause: bool = False, drain: bool = False) -> list[Reply]:
+        """Send every owner the push that is kept, without keys; return the replies."""
+        return self._replies(self._send(self._nothing, pause=pause, drain=drain), pause=pause)
 
-    def _exchange(self, batch: Batch | None, *, pause: bool = False) -> list[Reply]:
-        """Send every owner the push that is kept and the keys of a batch; return the replies."""
-        if batch is not None:
-            self._counts = self._number(batch)
-        sent = self._send(batch, JOINING if self._joins else self.steps + 1, pause=pause)
-        replies = self._replies(sent, IDLE if batch is None and not pause else WAITING)
-        self._follow(replies)
-        self.last, self.is_settled = replies, replies[0].rows == 0
-        if replies[0].paused and not pause:
-            raise Paused
-        return replies
-
-    def _send(
-        self, batch: Batch | None, step: int, *, pause: bool = False, drain: bool = False
-    ) -> SentExchange:
-        """Send every owner the push that is kept and the keys of a batch, which are numbered."""
+    def _send(self, pulled: list[Sizes], *, pause: bool = False, drain: bool = False) -> Sent:
+        """Send every owner the push that is kept and the keys that were numbered, if any."""
         pushed, self._pushed = self._pushed, None
+        step = JOINING if self._joins else self.steps + 1
         futures: dict[int, Future[Body]] = {}
-        sizes: dict[int, Sizes] = {}
         # This worker's own part last: it is answered here, while the others work.
         for owner in sorted(
-            range(len(self._shapes)), key=lambda n: self._owners[n] == self._peers.rank
+            range(len(self._owners)), key=lambda n: self._owners[n] == self._node.rank
         ):
-            shape = self._shapes[owner]
-            pulled = no_batch(shape)
-            if batch is not None:
-                pulled = Sizes(batch.rows, tuple(counts[owner] for counts in self._counts))
+            shape, push = self._shapes[owner], pushed[owner] if pushed else None
             body, exchange = new_exchange(
-                shape,
-                step,
-                no_batch(shape) if pushed is None else pushed.sizes[owner],
-                pulled,
-                rate_factor=self._rate_factor,
-                loss=0.0 if pushed is None else pushed.loss,
-                pause=pause,
-                has_next=self.has_next,
-                drain=drain,
-            )
+                shape, self._requests if self.ahead else step,
+                (self._pulled if push else self._nothing)[owner], pulled[owner],
+                rate_factor=self.rate_factor, loss=push.loss if push else 0.0, pause=pause,
+                has_next=self.has_next, drain=drain,
+            )  # fmt: skip
             if len(exchange.work):
                 exchange.work[:] = self._take_work()
-            if pushed is not None:
-                self._write_push(owner, pushed, exchange)
-            if batch is not None:
-                for workspace, keys_ in zip(self._keys, exchange.keys, strict=True):
-                    workspace.write_keys(owner, keys_.ids, keys_.groups, keys_.occurrences)
-            futures[owner] = self._peers.request(self._owners[owner], Kind.EXCHANGE, body)
-            sizes[owner] = pulled
-        owners = range(len(self._shapes))
-        return SentExchange(
-            self._shapes, [sizes[owner] for owner in owners], [futures[owner] for owner in owners]
-        )
+            if push:
+                _write(push, exchange.push)
+            if pulled[owner].rows:
+                for workspace, keys in zip(self._keys, exchange.keys, strict=True):
+                    workspace.write_keys(owner, keys.ids, keys.groups, keys.occurrences)
+            futures[owner] = self._node.request(self._owners[owner], Kind.EXCHANGE, body)
+        return Sent(self._requests, pulled, [futures[owner] for owner in sorted(futures)])
 
-    def _replies(self, sent: SentExchange, kind: int) -> list[Reply]:
-        """Wait for the replies to an exchange: a lap of a kind, WAITING or IDLE."""
+    def _wait(self, sent: Sent, is_interrupted: Callable[[], bool]) -> None:
+        """Wait for replies, which may be held for a worker that reads nothing any more.
+
+        After a request to stop owners are asked to hold no pull.
+        """
         self.laps.lap(COMPUTING)
-        replies = sent.replies()
-        self.laps.lap(kind)
-        return replies
+        while wait(sent.futures, SECONDS_BETWEEN_LOOKS).not_done:
+            if is_interrupted():
+                self._exchange(drain=True)
+                break
+        self.laps.lap(WAITING)
 
-    def _follow(self, replies: Sequence[Reply]) -> None:
-        """Take the step of the replies. Raises LeftOut."""
+    def _replies(self, sent: Sent, *, pause: bool = False) -> list[Reply]:
+        """Wait for the replies to an exchange. Raises Paused or LeftOut."""
+        self.laps.lap(COMPUTING)
+        replies = [
+            parse_reply(shape, pulled, future.result())
+            for shape, pulled, future in zip(self._shapes, sent.sizes, sent.futures, strict=True)
+        ]
+        self.laps.lap(WAITING if pause or sent.sizes[0].rows else IDLE)
         if all(reply.left_out for reply in replies):
             self._joins = True
             self._left_out += 1
             raise LeftOut
-        if len({(reply.left_out, reply.step) for reply in replies}) > 1:
+        is_of_a_step = pause or not self.ahead
+        if is_of_a_step and len({(reply.left_out, reply.step) for reply in replies}) > 1:
             raise Failure("owners have answered an exchange as parts of different steps")
         if self._joins:
             self._joins, self.steps = False, replies[0].step - 1
+        self.last, self._clock = replies, max(self._clock, replies[0].steps)
+        self.is_over = replies[0].paused or (self.ahead > 0 and not self.has_next)
+        if replies[0].paused and not pause:
+            raise Paused
+        return replies
+
+    def _read(self, sizes: list[Sizes], *, dense: bool) -> list[ReadReply]:
+        """Read the rows of keys that were numbered, or all dense weights."""
+        futures = []
+        for owner, (rank, shape) in enumerate(zip(self._owners, self._shapes, strict=True)):
+            body, read = new_read(shape, sizes[owner].keys, dense=dense)
+            if not dense:
+                for workspace, keys in zip(self._keys, read.keys, strict=True):
+                    workspace.write_keys(owner, keys.ids, keys.groups)
+            futures.append(self._node.request(rank, Kind.READ, body))
+        return [
+            parse_read_reply(shape, of_owner.keys, dense, future.result())
+            for shape, of_owner, future in zip(self._shapes, sizes, futures, strict=True)
+        ]
 
     def _take_work(self) -> list[float]:
         """What this worker did since the last exchange."""
         self.laps.lap(COMPUTING)
-        sums, reported = self._sums_of_peers(), self._reported
-        self._reported = sums
-        of_peers = (total - earlier for total, earlier in zip(sums, reported, strict=True))
-        return [*self.laps.take(), *of_peers]
+        earlier, self._reported = self._reported, self._sums_of_node()
+        return [*self.laps.take(), *map(operator.sub, self._reported, earlier)]
 
-    def _sums_of_peers(self) -> list[float]:
-        peers = self._peers
+    def _sums_of_node(self) -> list[float]:
+        node = self._node
         return [
-            peers.owner_seconds, peers.sent_bytes, peers.received_bytes, self._left_out,
-            peers.network_seconds,
+            node.owner_seconds, node.sent_bytes, node.received_bytes, self._left_out,
+            node.network_seconds,
         ]  # fmt: skip
 
-    def _write_push(self, owner: int, pushed: _Pushed, exchange: Exchange) -> None:
-        push = exchange.push
-        for table, part in zip(push.tables, pushed.parts[owner], strict=True):
-            write_floats(table.sums, part.sums)
-            if table.counts is not None and part.counts is not None:
-                table.counts[:] = part.counts
-        first, last = self._slices[owner]
-        if len(push.dense):
-            write_floats(push.dense, self._gradient[first:last])
-        if len(push.logits):
-            push.logits[:], push.labels[:] = pushed.logits, pushed.labels
-            push.statistics[:] = pushed.statistics
+    # ---- The parts -------------------------------------------------------------
+
+    def _new_workspaces(self) -> tuple[list[KeyWorkspace], PooledInputs]:
+        """What numbers the keys of a batch, by table, and what its rows are pooled into."""
+        layout, slots = self._model.layout, self._model.conf.slots
+        workspaces = [
+            KeyWorkspace(table, slot_plans(slots, of_table), self._node.workers)
+            for table, of_table in zip(self._model.tables, layout.tables, strict=True)
+        ]
+        return workspaces, PooledInputs(layout, workspaces)
+
+    def _use(self, number: int) -> None:
+        """Use the workspaces of a batch, by its number."""
+        self._keys, self._inputs = self._sets[number % len(self._sets)]
+
+    def _number(self, batch: Batch) -> list[Sizes]:
+        """Number the distinct keys of a batch; how many there are, by owner."""
+        parts = zip(self._keys, batch.ids, batch.offsets, batch.weights, strict=True)
+        counts = [
+            workspace.number_keys(ids, offsets, batch.rows, self._first_shards, weights)
+            for workspace, ids, offsets, weights in parts
+        ]
+        return [
+            Sizes(batch.rows, tuple(of_table[owner] for of_table in counts))
+            for owner in range(len(self._owners))
+        ]
+
+    def _sums(self, owner: int) -> tuple[PushedTable, ...]:
+        """What an owner gets of the batch that the workspaces have accumulated."""
+        tables, counts_of_keys = [], self._pulled[owner].keys
+        shapes_of_tables = self._shapes[owner].tables
+        for workspace, keys, shape in zip(
+            self._keys, counts_of_keys, shapes_of_tables, strict=True
+        ):
+            sums = np.empty((keys, shape.weights), np.float32)
+            counts = np.empty((keys, 2), np.float32) if shape.counts else None
+            if shape.weights:
+                workspace.write_sums(owner, sums)
+            if counts is not None:
+                workspace.write_shows(owner, counts)
+            tables.append(PushedTable(sums, counts))
+        return tuple(tables)
 
     def _gather(self, batch: Batch, buffers: Buffers) -> None:
         self._inputs.gather(buffers)
         buffers.fill_dense(batch)
+
+    def _set_dense(self, replies: Sequence[Reply | ReadReply]) -> None:
+        for (first, last), reply in zip(self._slices, replies, strict=True):
+            if len(reply.dense):
+                self._model.dense.flat_weights[first:last] = reply.dense
 
     def _flatten(self, gradients: Sequence[Any]) -> None:
         """Copy the dense gradients to where their weights are in the flat dense table."""
         dense = self._model.dense
         for gradient, offset, size in zip(gradients, dense.offsets, dense.sizes, strict=True):
             self._gradient[offset : offset + size] = np.asarray(memoryview(gradient)).reshape(-1)
-        limit = LARGEST / self._peers.workers
+        limit = LARGEST / self._node.workers
         if len(self._gradient) and not (
             -limit <= self._gradient.min() and self._gradient.max() <= limit
         ):
             raise NotFiniteError
+
+
+def _write(push: Push, to: Push) -> None:
+    """Write a push to where an exchange has it."""
+    for table, part in zip(to.tables, push.tables, strict=True):
+        write_floats(table.sums, part.sums)
+        if table.counts is not None and part.counts is not None:
+            table.counts[:] = part.counts
+    if len(to.dense):
+        write_floats(to.dense, push.dense)
+    if len(to.logits):
+        to.logits[:], to.labels[:] = push.logits, push.labels
+        to.statistics[:] = push.statistics

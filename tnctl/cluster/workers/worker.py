@@ -1,5 +1,6 @@
 """A worker, rank 0 too: it does what rank 0 commands, and trains in between."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -7,13 +8,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.checkpoint.chain import open_checkpoint
+from tnctl.checkpoint.load import fill, refusing_larger_networks
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
+from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.node import Node
-from tnctl.cluster.workers.async_share import new_share
+from tnctl.cluster.owners.owning import take_shards
 from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.cluster.workers.row_service import Built
-from tnctl.cluster.workers.share import NextOf, Share, built, dense_digest, loaded, warmed
+from tnctl.cluster.workers.share import NextOf, Share
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batch_sizes import sized
 from tnctl.data.days import conf_of_day
@@ -22,11 +27,12 @@ from tnctl.data.statistics_document import Statistics
 from tnctl.data.unit_records import Progress, Remainder, Unit
 from tnctl.documents import Count, Name, Sha256, Text, Uint32
 from tnctl.errors import Failure
-from tnctl.evaluation.split_scoring import Counts
-from tnctl.model.building import Model, enable_determinism
+from tnctl.evaluation.split_scoring import Counts, score_units
+from tnctl.model.building import Model, build, enable_determinism
 from tnctl.model.parameter_tables import Recalibration
 from tnctl.schema import Conf, Paths
 from tnctl.training.row_life import MemoryWatch
+from tnctl.training.warm.warm_start import start_again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,25 @@ class UnitsScored:
     examples: Count
     present: dict[str, Count]
     ids: dict[str, Count]
+
+
+def built(conf: Conf, statistics: Statistics, rank: int, membership: Membership) -> Model:
+    """A model with initial weights, whose tables own the shards of a worker.
+
+    Raises Failure when its dense weights are too many for so many workers or servers.
+    """
+    model = build(conf, statistics)
+    check_dense(model, membership.workers, membership.servers)
+    take_shards(model, membership, rank)
+    return model
+
+
+def dense_digest(model: Model) -> str:
+    """The SHA-256 of the dense weights, their optimizer's state and the moving statistics."""
+    digest = hashlib.sha256(str(model.dense.step).encode())
+    for array in (model.dense.flat_weights, *model.dense.flat_states, *model.moving):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 class Worker(ExportWorker):
@@ -99,7 +124,14 @@ class Worker(ExportWorker):
         self.conf = sized(self.conf, batch_size)
         if working_folder:
             self.conf = replace(self.conf, paths=Paths())
-        return loaded(self.conf, folder, self.node.rank, self.node.membership)
+        checkpoint, (rank, membership) = (
+            open_checkpoint(folder),
+            (self.node.rank, self.node.membership),
+        )
+        with refusing_larger_networks(checkpoint, self.conf):
+            model = built(self.conf, checkpoint.statistics, rank, membership)
+        fill(checkpoint, model, membership.shards(rank))
+        return model
 
     def _digest(self) -> str:
         return dense_digest(self.model)
@@ -108,16 +140,21 @@ class Worker(ExportWorker):
         self._share = self._model = None
 
     def start_warm(self, folder: Text, sha256: Sha256) -> Built:
+        start = start_again(self.conf, folder, sha256)
+        start.transfer_dense(self.model)
         owns_rows = self.node.rank in self.node.membership.writers
-        rows = warmed(self.conf, self.model, folder, sha256, owns_rows=owns_rows)
+        rows = start.transfer_rows(self.model) if owns_rows else {}
         return Built(dense=self._digest(), rows=rows)
 
     def start(self, steps: Uint32) -> None:
-        self._share = new_share(self.conf, self.model, self.node, steps, self.next_of)
+        self._share = Share(self.conf, self.model, self.node, steps, self.next_of)
         self._memory = MemoryWatch(self.model, self.node.on_machine)
 
     def read_states(self, place: Count) -> NDArray[np.float32]:
-        return self.share.dense_states()[place]
+        node = self.node
+        number = node.membership.owners.index(node.rank)
+        first, last = first_floats(self.model, node.workers, node.servers)[number : number + 2]
+        return self.model.dense.flat_states[place][first:last]
 
     # ---- A pass --------------------------------------------------------------------
 
@@ -179,7 +216,10 @@ class Worker(ExportWorker):
         share.model.recalibration = recalibration
         skipped = Skipped(split, self.conf.data.bad_rows)
         counts = Counts(share.model.layout)
-        scored, rows = share.scored(split, self._taken_units(), skipped, counts, self.between)
+        scored, rows = score_units(
+            share.inference, self.conf, split, self._taken_units(), skipped,
+            counter=counts, between=self.between,
+        )  # fmt: skip
         self._scores = {k: of for k, of in vars(scored).items() if isinstance(of, np.ndarray)}
         return UnitsScored(
             rows=tuple(rows),
