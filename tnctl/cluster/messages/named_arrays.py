@@ -3,27 +3,24 @@
 A body is the length of its header (uint64, little-endian), the header, and the arrays one after the
 other. The header is JSON: `__metadata__` has texts by name, and of each array there are its dtype,
 shape and place. Arrays with the largest items come first, so all are aligned.
+
+What travels between a worker and an owner has the same arrays at both ends: `Fields`, that follow
+from the model and from what was pulled. Its numbers and flags are one JSON document in the
+metadata. `Received` refuses all else.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from struct import Struct
-from typing import Annotated, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from tnctl import documents
 from tnctl.cluster.transport.kinds import Body, MessageError
-from tnctl.documents import Name, Text
 
-Kind = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of an array
-Arrays = dict[str, NDArray[Any]]
-
-MOST_HEADER_BYTES = 1 << 16
 DTYPES = {
     name: np.dtype(code)
     for name, code in (
@@ -31,37 +28,35 @@ DTYPES = {
         ("U32", "<u4"), ("U16", "<u2"), ("U8", "u1"), ("BOOL", "?"),
     )
 }  # fmt: skip
+F64, U64, F32, U32, U16, U8 = (DTYPES[name] for name in ("F64", "U64", "F32", "U32", "U16", "U8"))
+Fields = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of each array
+Arrays = dict[str, NDArray[Any]]
+
+MOST_HEADER_BYTES = 1 << 16
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_METADATA = "__metadata__"
+_METADATA, _SCALARS = "__metadata__", "scalars"
 _LENGTH = Struct("<Q")
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """What is read of an array in a header: its place follows from those before it."""
-
-    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPES)})$")]
-    shape: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**30)], ...], Field(max_length=2)]
-
-
-_HEADER = cast(Any, dict[Name, _Entry | dict[Name, Text]])
-
-
-def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
-    """A body with arrays of these dtypes and shapes, and these: zeros, to be written to."""
-    start, places, size = _layout(kinds, metadata)
+def new_body(fields: Fields, metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
+    """A body with these arrays: zeros, to be written to."""
+    start, places, size = _layout(fields, metadata)
     body = bytearray(size)
     body[: len(start)] = start
-    return body, _views(body, kinds, places)
+    return body, _views(body, fields, places)
 
 
 def packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytearray:
     """A body with copies of arrays."""
-    kinds = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    body, views = new_body(kinds, metadata)
+    body, views = new_body({name: (a.dtype, a.shape) for name, a in arrays.items()}, metadata)
     for name, array in arrays.items():
         views[name][...] = array
     return body
+
+
+def scalars(**values: float) -> dict[str, str]:
+    """The metadata that has these numbers and flags, which `Received` gives back exactly."""
+    return {_SCALARS: json.dumps(values)}
 
 
 def metadata_of(body: Body) -> dict[str, str]:
@@ -70,59 +65,115 @@ def metadata_of(body: Body) -> dict[str, str]:
 
 
 def parse(body: Body) -> Arrays:
-    """The arrays of a body: views, not copies. Raises MessageError.
+    """The arrays of a body, whichever these are: views, not copies. Raises MessageError."""
+    metadata, entries = _header(body)
+    fields = {name: _described(entry) for name, entry in entries.items()}
+    if not all(map(documents.PART.fullmatch, fields)):
+        raise MessageError("a message has an array with a name that none has")
+    return _view(body, fields, metadata)
 
-    A header must be, byte for byte, the one that is written for its arrays. So none of them
-    overlaps another one, is missing or is there twice.
+
+class Received:
+    """A message of another process, whose arrays are checked once its sizes are known.
+
+    `name` is what the errors call it, `scalars` the types of its numbers and flags.
     """
-    metadata, kinds = _header(body)
-    start, places, size = _layout(kinds, metadata)
-    if body[: len(start)] != start:
-        raise MessageError("a message has another header than its arrays need")
-    if len(body) != size:
-        raise MessageError(f"a message has {len(body):,} bytes, its arrays make {size:,}")
-    arrays = _views(body, kinds, places)
-    for name, array in arrays.items():
-        if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
-            raise MessageError(f"a message has other values than 0 and 1 in the array {name}")
-    return arrays
+
+    def __init__(self, name: str, body: Body, **kinds: type) -> None:
+        """Raises MessageError."""
+        self.name, self._body = name, body
+        self._metadata, self._entries = _header(body)
+        try:
+            values = json.loads(self._metadata.get(_SCALARS, ""))
+            found = {key: type(value) for key, value in values.items()}
+        except (ValueError, AttributeError, RecursionError):
+            found = None
+        if found != kinds or not all(
+            0 <= value < 2**64 for value in values.values() if type(value) is int
+        ):
+            raise MessageError(f"{name} has other numbers or flags than {', '.join(kinds)}")
+        self.scalars: dict[str, Any] = values
+
+    def length(self, array: str) -> int:
+        """The items in the first dimension of an array, by the header. Raises MessageError."""
+        [length, *_] = _described(self._entries.get(array))[1]
+        return length
+
+    def arrays(self, fields: Fields) -> Arrays:
+        """The arrays, which must be these: views, not copies. Raises MessageError."""
+        try:
+            return _view(self._body, fields, {_SCALARS: self._metadata[_SCALARS]})
+        except MessageError as error:
+            for name, (_, shape) in fields.items():
+                entry = self._entries.get(name)
+                if not isinstance(entry, dict) or entry.get("shape") != list(shape):
+                    text = f"{self.name} has no array {name} of the shape {list(shape)}"
+                    raise MessageError(text) from error
+            raise MessageError(f"{self.name} does not fit: {error}") from error
 
 
-def _header(body: Body) -> tuple[dict[str, str], dict[str, Kind]]:
+def _header(body: Body) -> tuple[dict[str, str], dict[str, Any]]:
+    """The metadata, and what the header has of each array, which is not checked."""
     length = _LENGTH.unpack_from(body)[0] if len(body) > _LENGTH.size else 0
     if not 0 < length <= min(len(body) - _LENGTH.size, MOST_HEADER_BYTES):
         raise MessageError(f"a message of {len(body):,} bytes has a header of {length:,}")
-    text = bytes(body[_LENGTH.size : _LENGTH.size + length])
     try:
-        entries: dict[str, Any] = documents.parse(_HEADER, text)
-    except documents.DocumentError as error:
+        entries = json.loads(bytes(body[_LENGTH.size : _LENGTH.size + length]))
+        metadata = entries.pop(_METADATA)
+        if not all(type(text) is str for text in metadata.values()):
+            raise TypeError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MessageError("a message has a header that describes no arrays") from error
-    metadata = entries.pop(_METADATA, None)
-    # What is dropped here is missing in the header that `parse` compares.
-    arrays = {name: entry for name, entry in entries.items() if isinstance(entry, _Entry)}
-    if not isinstance(metadata, dict):
-        raise MessageError("a message has no metadata")
-    return metadata, {name: (DTYPES[entry.dtype], entry.shape) for name, entry in arrays.items()}
+    return metadata, entries
 
 
-def _layout(
-    kinds: Mapping[str, Kind], metadata: Mapping[str, str]
-) -> tuple[bytes, dict[str, int], int]:
+def _described(entry: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and the shape that a header has of an array. Raises MessageError."""
+    try:
+        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+    except (LookupError, TypeError) as error:
+        raise MessageError("a message has a header that describes no arrays") from error
+    if len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**30 for n in shape):
+        raise MessageError("a message has an array with a shape that none has")
+    return dtype, shape
+
+
+def _layout(fields: Fields, metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:
     """What a body begins with, where each array is, and the bytes of all."""
-    header: dict[str, Any] = {_METADATA: metadata}
+    texts = [json.dumps({_METADATA: metadata}, separators=(",", ":"))[:-1]]
     places, end = {}, 0
-    for name, (dtype, shape) in sorted(kinds.items(), key=lambda entry: -entry[1][0].itemsize):
+    for name, (dtype, shape) in sorted(fields.items(), key=lambda field: -field[1][0].itemsize):
         places[name], end = end, end + dtype.itemsize * math.prod(shape)
-        offsets = places[name], end
-        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": offsets}
-    text = json.dumps(header, separators=(",", ":")).encode()
+        texts.append(
+            f'"{name}":{{"dtype":"{_NAMES[dtype]}","shape":[{",".join(map(str, shape))}],'
+            f'"data_offsets":[{places[name]},{end}]}}'
+        )
+    text = ",".join(texts).encode() + b"}"
     text += b" " * (-len(text) % 8)
     start = _LENGTH.pack(len(text)) + text
     return start, {name: len(start) + place for name, place in places.items()}, len(start) + end
 
 
-def _views(body: Body, kinds: Mapping[str, Kind], places: Mapping[str, int]) -> Arrays:
+def _view(body: Body, fields: Fields, metadata: Mapping[str, str]) -> Arrays:
+    """The arrays of a body, which must be these. Raises MessageError.
+
+    Its header must be, byte for byte, the one that is written for them. So none of them overlaps
+    another one, is missing or is there twice.
+    """
+    start, places, size = _layout(fields, metadata)
+    if body[: len(start)] != start:
+        raise MessageError("a message has another header than its arrays need")
+    if len(body) != size:
+        raise MessageError(f"a message has {len(body):,} bytes, its arrays make {size:,}")
+    arrays = _views(body, fields, places)
+    for array in arrays.values():
+        if array.dtype.char == "?" and array.view(np.uint8).max(initial=0) > 1:
+            raise MessageError("a message has other values than 0 and 1 in an array of flags")
+    return arrays
+
+
+def _views(body: Body, fields: Fields, places: Mapping[str, int]) -> Arrays:
     return {
-        name: np.ndarray(kinds[name][1], kinds[name][0], body, place)
-        for name, place in places.items()
+        name: np.ndarray(shape, dtype, body, places[name])
+        for name, (dtype, shape) in fields.items()
     }
