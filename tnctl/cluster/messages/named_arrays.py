@@ -59,6 +59,11 @@ def scalars(**values: float) -> dict[str, str]:
     return {_SCALARS: json.dumps(values)}
 
 
+def of_table(arrays: Arrays, number: int, *names: str) -> list[Any]:
+    """The arrays of a table, each None if there is none."""
+    return [arrays.get(f"{number}.{name}") for name in names]
+
+
 def metadata_of(body: Body) -> dict[str, str]:
     """The metadata of a body, whose arrays are not looked at. Raises MessageError."""
     return _header(body)[0]
@@ -79,30 +84,31 @@ class Received:
     `name` is what the errors call it, `scalars` the types of its numbers and flags.
     """
 
-    def __init__(self, name: str, body: Body, **kinds: type) -> None:
+    def __init__(self, name: str, body: Body, kinds: Mapping[str, type]) -> None:
         """Raises MessageError."""
         self.name, self._body = name, body
         self._metadata, self._entries = _header(body)
         try:
-            values = json.loads(self._metadata.get(_SCALARS, ""))
+            values = json.loads(self._metadata.get(_SCALARS, "{}"))
             found = {key: type(value) for key, value in values.items()}
         except (ValueError, AttributeError, RecursionError):
             found = None
-        if found != kinds or not all(
-            0 <= value < 2**64 for value in values.values() if type(value) is int
+        if (
+            found != kinds
+            or self._metadata.keys() != {_SCALARS}
+            or not all(0 <= value < 2**64 for value in values.values() if type(value) is int)
         ):
             raise MessageError(f"{name} has other numbers or flags than {', '.join(kinds)}")
         self.scalars: dict[str, Any] = values
 
-    def length(self, array: str) -> int:
-        """The items in the first dimension of an array, by the header. Raises MessageError."""
-        [length, *_] = _described(self._entries.get(array))[1]
-        return length
+    def items(self, array: str) -> int:
+        """How many items an array has by the header. Raises MessageError."""
+        return math.prod(_described(self._entries.get(array))[1])
 
     def arrays(self, fields: Fields) -> Arrays:
         """The arrays, which must be these: views, not copies. Raises MessageError."""
         try:
-            return _view(self._body, fields, {_SCALARS: self._metadata[_SCALARS]})
+            return _view(self._body, fields, self._metadata)
         except MessageError as error:
             for name, (_, shape) in fields.items():
                 entry = self._entries.get(name)
