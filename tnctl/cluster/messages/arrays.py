@@ -22,3 +22,8 @@ def write_floats(to: WireFloats, values: Floats) -> None:
 def floats_of(array: WireFloats) -> Floats:
     """The float32 of an array of a body: a view of it, or converted."""
     return from_bfloat16(array) if array.dtype == np.uint16 else array
+
+
+def unchanged(array: WireFloats) -> WireFloats:
+    """The floats of an array that is to be filled."""
+    return array

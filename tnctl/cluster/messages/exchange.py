@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of
+from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of, unchanged
 from tnctl.cluster.messages.named_arrays import (
-    F32, F64, U16, U32, U64, Arrays, Fields, Received, new_body,
-    of_table, scalars,
+    F32, F64, U16, U32, U64, Received, Take, new_message,
 )  # fmt: skip
 from tnctl.cluster.messages.work import REPORTED, Work
 from tnctl.cluster.transport.kinds import Body, MessageError
@@ -168,8 +167,7 @@ def new_exchange(
         "step": step, "rate_factor": float(rate_factor), "loss": float(loss), "pushed": pushed.rows,
         "rows": pulled.rows, "pause": pause, "has_next": has_next, "drain": drain,
     }  # fmt: skip
-    body, arrays = new_body(_fields(shape, pushed, pulled.keys), scalars(**values))
-    return body, _exchange(shape, arrays, lambda floats: floats, **values)
+    return new_message(lambda take: _exchange(take, shape, pushed, pulled.keys, **values), **values)
 
 
 def parse_exchange(
@@ -187,63 +185,62 @@ def parse_exchange(
     pushed = no_batch(shape) if or_nothing and not pushed_rows else pulled_before
     if pushed_rows != pushed.rows:
         raise MessageError(f"an exchange pushes {pushed_rows:,} rows, pulled were {pushed.rows:,}")
-    pulled = [received.items(f"{table}.ids") for table in range(len(shape.tables))]
+    pulled = sizes_of_ids(shape, received)
     if not rows and any(pulled):
         raise MessageError(f"an exchange pulls {sum(pulled):,} keys of 0 rows")
-    arrays = received.arrays(_fields(shape, pushed, pulled))
-    return _exchange(shape, arrays, floats_of, **received.scalars)
-
-
-def _fields(shape: Shape, pushed: Sizes, pulled: Sequence[int]) -> Fields:
-    figures = pushed.rows if shape.figures else 0
-    fields: Fields = {
-        "work": (F64, (REPORTED * shape.figures,)),
-        "dense": (shape.floats, (shape.dense if pushed.rows else 0,)),
-        "logits": (F32, (figures,)),
-        "labels": (F32, (figures,)),
-        "statistics": (F32, (shape.statistics if figures else 0,)),
-    }
-    for number, (table, keys) in enumerate(zip(shape.tables, pushed.keys, strict=True)):
-        fields[f"{number}.sums"] = shape.floats, (keys, table.weights)
-        if table.counts:
-            fields[f"{number}.counts"] = F32, (keys, 2)
-    return fields | fields_of_keys(pulled, [table.waits for table in shape.tables])
+    return received.built(
+        lambda take: _exchange(take, shape, pushed, pulled, floats_of, **received.scalars)
+    )
 
 
 def _exchange(
+    take: Take,
     shape: Shape,
-    arrays: Arrays,
-    floats: Callable[[WireFloats], Floats],
+    pushed: Sizes,
+    pulled: Sequence[int],
+    floats: Callable[[WireFloats], Floats] = unchanged,
     *,
-    pushed: int,
     loss: float,
-    **others: Any,
+    **scalars: Any,
 ) -> Exchange:
-    tables = (of_table(arrays, number, "sums", "counts") for number in range(len(shape.tables)))
-    push = Push(
-        pushed,
-        loss,
-        tuple(PushedTable(floats(sums), counts) for sums, counts in tables),
-        floats(arrays["dense"]),
-        *(arrays[name] for name in ("logits", "labels", "statistics")),
+    rows = scalars.pop("pushed")
+    tables = tuple(
+        PushedTable(
+            floats(take(f"{number}.sums", shape.floats, keys, table.weights)),
+            take(f"{number}.counts", F32, keys, 2) if table.counts else None,
+        )
+        for number, (table, keys) in enumerate(zip(shape.tables, pushed.keys, strict=True))
     )
-    return Exchange(work=arrays["work"], push=push, keys=keys_of(shape, arrays), **others)
+    figures = rows if shape.figures else 0
+    push = Push(
+        rows,
+        loss,
+        tables,
+        floats(take("dense", shape.floats, shape.dense if rows else 0)),
+        take("logits", F32, figures),
+        take("labels", F32, figures),
+        take("statistics", F32, shape.statistics if figures else 0),
+    )
+    work = take("work", F64, REPORTED * shape.figures)
+    keys = keys_of(take, pulled, [table.waits for table in shape.tables])
+    return Exchange(work=work, push=push, keys=keys, **scalars)
 
 
-def fields_of_keys(counts: Sequence[int], occurrences: Iterable[bool]) -> Fields:
-    """The arrays of so many keys per table, with or without occurrences."""
-    fields: Fields = {}
-    for number, (keys, counted) in enumerate(zip(counts, occurrences, strict=True)):
-        fields |= {f"{number}.ids": (U64, (keys,)), f"{number}.groups": (U16, (keys,))}
-        if counted:
-            fields[f"{number}.occurrences"] = U32, (keys,)
-    return fields
+def keys_of(take: Take, counts: Sequence[int], occurrences: Iterable[bool]) -> tuple[Keys, ...]:
+    """So many keys per table, with or without occurrences."""
+    return tuple(
+        Keys(
+            take(f"{number}.ids", U64, keys),
+            take(f"{number}.groups", U16, keys),
+            take(f"{number}.occurrences", U32, keys) if counted else None,
+        )
+        for number, (keys, counted) in enumerate(zip(counts, occurrences, strict=True))
+    )
 
 
-def keys_of(shape: Shape, arrays: Arrays) -> tuple[Keys, ...]:
-    """The keys of all tables in a body."""
-    names = "ids", "groups", "occurrences"
-    return tuple(Keys(*of_table(arrays, number, *names)) for number in range(len(shape.tables)))
+def sizes_of_ids(shape: Shape, received: Received) -> list[int]:
+    """How many keys a message has per table."""
+    return [received.size(f"{number}.ids") for number in range(len(shape.tables))]
 
 
 def check_finite(push: Push, workers: int) -> None:

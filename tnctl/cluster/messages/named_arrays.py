@@ -4,21 +4,19 @@ A body is the length of its header (uint64, little-endian), the header, and the 
 other. The header is JSON: `__metadata__` has texts by name, and of each array there are its dtype,
 shape and place. Arrays with the largest items come first, so all are aligned.
 
-What travels between a worker and an owner has the same arrays at both ends: `Fields`, that follow
-from the model and from what was pulled. Its numbers and flags are one JSON document in the
-metadata. `Received` refuses all else.
+A message is built of arrays by one function (`Build`) in the process that writes it and in the one
+that receives it; its numbers and flags are one JSON document in the metadata.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl import documents
 from tnctl.cluster.transport.kinds import Body, MessageError
 
 DTYPES = {
@@ -29,21 +27,39 @@ DTYPES = {
     )
 }  # fmt: skip
 F64, U64, F32, U32, U16, U8 = (DTYPES[name] for name in ("F64", "U64", "F32", "U32", "U16", "U8"))
-Fields = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of each array
+Kind = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of an array
 Arrays = dict[str, NDArray[Any]]
+Message = TypeVar("Message")
+Take = Callable[..., NDArray[Any]]
+"""gives the array of a name, a dtype and dimensions"""
+Build = Callable[[Take], Message]
 
 MOST_HEADER_BYTES = 1 << 16
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _METADATA, _SCALARS = "__metadata__", "scalars"
 _LENGTH = Struct("<Q")
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def new_body(fields: Fields, metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
-    """A body with these arrays: zeros, to be written to."""
-    start, places, size = _layout(fields, metadata)
-    body = bytearray(size)
-    body[: len(start)] = start
-    return body, _views(body, fields, places)
+def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
+    """A body with arrays of these dtypes and shapes, and these: zeros, to be written to."""
+    texts, places, end = [_encoded({_METADATA: metadata})[:-1]], {}, 0
+    for name, (dtype, shape) in sorted(kinds.items(), key=lambda kind: -kind[1][0].itemsize):
+        places[name], end = end, end + dtype.itemsize * math.prod(shape)
+        texts.append(
+            f'"{name}":{{"dtype":"{_NAMES[dtype]}","shape":[{",".join(map(str, shape))}],'
+            f'"data_offsets":[{places[name]},{end}]}}'
+        )
+    text = ",".join(texts).encode() + b"}"
+    text += b" " * (-len(text) % 8)
+    start = _LENGTH.size + len(text)
+    body = bytearray(start + end)
+    body[:start] = _LENGTH.pack(len(text)) + text
+    arrays = {
+        name: np.ndarray(shape, dtype, body, start + places[name])
+        for name, (dtype, shape) in kinds.items()
+    }
+    return body, arrays
 
 
 def packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytearray:
@@ -54,132 +70,114 @@ def packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> b
     return body
 
 
-def scalars(**values: float) -> dict[str, str]:
-    """The metadata that has these numbers and flags, which `Received` gives back exactly."""
-    return {_SCALARS: json.dumps(values)}
-
-
-def of_table(arrays: Arrays, number: int, *names: str) -> list[Any]:
-    """The arrays of a table, each None if there is none."""
-    return [arrays.get(f"{number}.{name}") for name in names]
-
-
 def metadata_of(body: Body) -> dict[str, str]:
     """The metadata of a body, whose arrays are not looked at. Raises MessageError."""
     return _header(body)[0]
 
 
-def parse(body: Body) -> Arrays:
-    """The arrays of a body, whichever these are: views, not copies. Raises MessageError."""
-    metadata, entries = _header(body)
-    fields = {name: _described(entry) for name, entry in entries.items()}
-    if not all(map(documents.PART.fullmatch, fields)):
-        raise MessageError("a message has an array with a name that none has")
-    return _view(body, fields, metadata)
-
-
-class Received:
-    """A message of another process, whose arrays are checked once its sizes are known.
-
-    `name` is what the errors call it, `scalars` the types of its numbers and flags.
-    """
-
-    def __init__(self, name: str, body: Body, kinds: Mapping[str, type]) -> None:
-        """Raises MessageError."""
-        self.name, self._body = name, body
-        self._metadata, self._entries = _header(body)
-        try:
-            values = json.loads(self._metadata.get(_SCALARS, "{}"))
-            found = {key: type(value) for key, value in values.items()}
-        except (ValueError, AttributeError, RecursionError):
-            found = None
-        if (
-            found != kinds
-            or self._metadata.keys() != {_SCALARS}
-            or not all(0 <= value < 2**64 for value in values.values() if type(value) is int)
-        ):
-            raise MessageError(f"{name} has other numbers or flags than {', '.join(kinds)}")
-        self.scalars: dict[str, Any] = values
-
-    def items(self, array: str) -> int:
-        """How many items an array has by the header. Raises MessageError."""
-        return math.prod(_described(self._entries.get(array))[1])
-
-    def arrays(self, fields: Fields) -> Arrays:
-        """The arrays, which must be these: views, not copies. Raises MessageError."""
-        try:
-            return _view(self._body, fields, self._metadata)
-        except MessageError as error:
-            for name, (_, shape) in fields.items():
-                entry = self._entries.get(name)
-                if not isinstance(entry, dict) or entry.get("shape") != list(shape):
-                    text = f"{self.name} has no array {name} of the shape {list(shape)}"
-                    raise MessageError(text) from error
-            raise MessageError(f"{self.name} does not fit: {error}") from error
-
-
-def _header(body: Body) -> tuple[dict[str, str], dict[str, Any]]:
-    """The metadata, and what the header has of each array, which is not checked."""
-    length = _LENGTH.unpack_from(body)[0] if len(body) > _LENGTH.size else 0
-    if not 0 < length <= min(len(body) - _LENGTH.size, MOST_HEADER_BYTES):
-        raise MessageError(f"a message of {len(body):,} bytes has a header of {length:,}")
+def parse(body: Body) -> tuple[dict[str, str], Arrays]:
+    """The metadata of a body, and views of its arrays, which fill it. Raises MessageError."""
+    metadata, entries, start = _header(body)
+    arrays, end = {}, start
     try:
-        entries = json.loads(bytes(body[_LENGTH.size : _LENGTH.size + length]))
+        for name, entry in entries.items():
+            dtype, shape, place = DTYPES[entry["dtype"]], entry["shape"], end
+            end += dtype.itemsize * math.prod(shape)
+            if entry["data_offsets"] != [place - start, end - start] or place % dtype.itemsize:
+                raise ValueError
+            array: NDArray[Any] = np.ndarray(shape, dtype, body, place)
+            if array.ndim > 2 or (dtype.kind == "b" and array.view(U8).max(initial=0) > 1):
+                raise ValueError
+            arrays[name] = array
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        raise MessageError("a message has other arrays than its header describes") from error
+    if end != len(body):
+        raise MessageError(f"a message has {len(body):,} bytes, its arrays make {end:,}")
+    return metadata, arrays
+
+
+def _header(body: Body) -> tuple[dict[str, str], dict[str, Any], int]:
+    """The metadata, what the header has of each array, and where the arrays begin."""
+    length = _LENGTH.unpack_from(body)[0] if len(body) > _LENGTH.size else 0
+    if length % 8 or not 0 < length <= min(len(body) - _LENGTH.size, MOST_HEADER_BYTES):
+        raise MessageError(f"a message of {len(body):,} bytes has a header of {length:,}")
+    start = _LENGTH.size + length
+    try:
+        entries = json.loads(bytes(body[_LENGTH.size : start]))
         metadata = entries.pop(_METADATA)
         if not all(type(text) is str for text in metadata.values()):
             raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MessageError("a message has a header that describes no arrays") from error
-    return metadata, entries
+    return metadata, entries, start
 
 
-def _described(entry: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype and the shape that a header has of an array. Raises MessageError."""
-    try:
-        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-    except (LookupError, TypeError) as error:
-        raise MessageError("a message has a header that describes no arrays") from error
-    if len(shape) > 2 or not all(type(n) is int and 0 <= n < 2**30 for n in shape):
-        raise MessageError("a message has an array with a shape that none has")
-    return dtype, shape
+# ---- Messages ------------------------------------------------------------------
 
 
-def _layout(fields: Fields, metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:
-    """What a body begins with, where each array is, and the bytes of all."""
-    texts = [json.dumps({_METADATA: metadata}, separators=(",", ":"))[:-1]]
-    places, end = {}, 0
-    for name, (dtype, shape) in sorted(fields.items(), key=lambda field: -field[1][0].itemsize):
-        places[name], end = end, end + dtype.itemsize * math.prod(shape)
-        texts.append(
-            f'"{name}":{{"dtype":"{_NAMES[dtype]}","shape":[{",".join(map(str, shape))}],'
-            f'"data_offsets":[{places[name]},{end}]}}'
-        )
-    text = ",".join(texts).encode() + b"}"
-    text += b" " * (-len(text) % 8)
-    start = _LENGTH.pack(len(text)) + text
-    return start, {name: len(start) + place for name, place in places.items()}, len(start) + end
+def with_scalars(**values: Any) -> dict[str, str]:
+    """The metadata that has numbers and flags."""
+    return {_SCALARS: json.dumps(values)}
 
 
-def _view(body: Body, fields: Fields, metadata: Mapping[str, str]) -> Arrays:
-    """The arrays of a body, which must be these. Raises MessageError.
+def new_message(build: Build[Message], **scalars: Any) -> tuple[bytearray, Message]:
+    """A body with the arrays that a message is built of, which are to be filled, and the message.
 
-    Its header must be, byte for byte, the one that is written for them. So none of them overlaps
-    another one, is missing or is there twice.
+    `build` is called twice: for the dtypes and shapes, then with the arrays.
     """
-    start, places, size = _layout(fields, metadata)
-    if body[: len(start)] != start:
-        raise MessageError("a message has another header than its arrays need")
-    if len(body) != size:
-        raise MessageError(f"a message has {len(body):,} bytes, its arrays make {size:,}")
-    arrays = _views(body, fields, places)
-    for array in arrays.values():
-        if array.dtype.char == "?" and array.view(np.uint8).max(initial=0) > 1:
-            raise MessageError("a message has other values than 0 and 1 in an array of flags")
-    return arrays
+    kinds: dict[str, Kind] = {}
+    nothing = np.empty(0)
+
+    def describe(name: str, dtype: np.dtype[Any], *shape: int) -> NDArray[Any]:
+        kinds[name] = dtype, shape
+        return nothing
+
+    build(describe)
+    body, arrays = new_body(kinds, with_scalars(**scalars))
+    return body, build(lambda name, *_: arrays[name])
 
 
-def _views(body: Body, fields: Fields, places: Mapping[str, int]) -> Arrays:
-    return {
-        name: np.ndarray(shape, dtype, body, places[name])
-        for name, (dtype, shape) in fields.items()
-    }
+class Received:
+    """A message of another process: its numbers and flags, and the arrays that it brings.
+
+    `name` is what errors call it. `kinds` says what `scalars` has: bool, int (uint64), float, or a
+    tuple of these for a list.
+    """
+
+    def __init__(self, name: str, body: Body, kinds: Mapping[str, Any]) -> None:
+        """Raises MessageError."""
+        self.name = name
+        metadata, self._arrays = parse(body)
+        try:
+            self.scalars = json.loads(metadata.get(_SCALARS, "{}"))
+            fits = self.scalars.keys() == kinds.keys() and all(
+                _fits(self.scalars[key], kind) for key, kind in kinds.items()
+            )
+        except (ValueError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
+            raise MessageError(f"{name} has other numbers or flags than it should have")
+
+    def size(self, array: str) -> int:
+        """How many items an array has; 0 if there is none."""
+        return self._arrays[array].size if array in self._arrays else 0
+
+    def built(self, build: Build[Message]) -> Message:
+        """The message, built of all its arrays: views, not copies. Raises MessageError."""
+
+        def take(name: str, dtype: np.dtype[Any], *shape: int) -> NDArray[Any]:
+            array = self._arrays.pop(name, None)
+            if array is None or array.shape != shape or array.dtype != dtype:
+                raise MessageError(f"{self.name} has no {name} of {list(shape)} {dtype}")
+            return array
+
+        message = build(take)
+        if self._arrays:
+            raise MessageError(f"{self.name} has {len(self._arrays)} arrays too many")
+        return message
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, tuple):
+        return type(value) is list and len(value) == len(kind) and all(map(_fits, value, kind))
+    return type(value) is kind and (kind is not int or 0 <= value < 2**64)

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of
-from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, fields_of_keys, keys_of, no_batch
-from tnctl.cluster.messages.named_arrays import (
-    F32, F64, U32, U64, Arrays, Fields, Received, new_body, of_table, scalars,
-)  # fmt: skip
+from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of, unchanged
+from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_of, no_batch, sizes_of_ids
+from tnctl.cluster.messages.named_arrays import F32, U32, Received, Take, new_message
 from tnctl.cluster.transport.kinds import Body, MessageError
 
-_SCALARS = {"step": int, "rows": int, "paused": bool, "any_next": bool, "left_out": bool}
+_SCALARS = {
+    "step": int, "rows": int, "paused": bool, "any_next": bool, "left_out": bool,
+    "totals": (float, float, float),
+}  # fmt: skip
 
 # Of the process that answers, so far: seconds of answering exchanges, bytes sent and received.
 Totals = Callable[[], tuple[float, float, float]]
@@ -108,56 +109,47 @@ def new_reply(
     sizes = no_batch(shape) if paused or left_out else pulled
     values = {
         "step": step, "rows": rows, "paused": paused, "any_next": any_next, "left_out": left_out,
+        "owned": [(part.rows, part.bytes) for part in owned], "totals": [*map(float, totals)],
     }  # fmt: skip
-    body, arrays = new_body(_fields(shape, sizes), scalars(**values))
-    arrays["totals"][:] = totals
-    for counts, part in zip(arrays["owned"], owned, strict=True):
-        counts[:] = part.rows, part.bytes
-    return body, _reply(shape, arrays, lambda floats: floats, **values)
+    return new_message(lambda take: _reply(take, shape, sizes, **values), **values)
 
 
 def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
     """The reply in a body, to an exchange that pulled these sizes. Raises MessageError."""
-    received = Received("the reply to an exchange", body, _SCALARS)
-    rows = received.scalars["rows"]
-    has_nothing = received.scalars["paused"] or received.scalars["left_out"]
+    name = "the reply to an exchange"
+    received = Received(name, body, _SCALARS | {"owned": ((int, int),) * len(shape.tables)})
+    values = received.scalars
+    if not all(math.isfinite(total) and total >= 0 for total in values["totals"]):
+        raise MessageError(f"{name} has seconds or bytes that are NaN, infinite or below 0")
+    has_nothing, rows = values["paused"] or values["left_out"], values["rows"]
     sizes = no_batch(shape) if has_nothing else pulled
     if rows < sizes.rows or (has_nothing and rows):
-        raise MessageError(
-            f"{received.name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}"
-        )
-    arrays = received.arrays(_fields(shape, sizes))
-    if not all(math.isfinite(total) and total >= 0 for total in arrays["totals"].tolist()):
-        raise MessageError(
-            f"{received.name} has seconds or bytes that are NaN, infinite or below 0"
-        )
-    return _reply(shape, arrays, floats_of, **received.scalars)
-
-
-def _fields(shape: Shape, sizes: Sizes) -> Fields:
-    fields: Fields = {
-        "owned": (U64, (len(shape.tables), 2)),
-        "totals": (F64, (3,)),
-        "dense": (F32, (shape.dense if sizes.rows else 0,)),
-    }
-    for number, (table, keys) in enumerate(zip(shape.tables, sizes.keys, strict=True)):
-        fields[f"{number}.rows"] = shape.floats, (keys, table.floats_read)
-        if table.waits:
-            fields[f"{number}.waits"] = U32, (keys,)
-    return fields
+        raise MessageError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
+    return received.built(lambda take: _reply(take, shape, sizes, floats_of, **values))
 
 
 def _reply(
-    shape: Shape, arrays: Arrays, floats: Callable[[WireFloats], Floats], **others: Any
+    take: Take,
+    shape: Shape,
+    sizes: Sizes,
+    floats: Callable[[WireFloats], Floats] = unchanged,
+    *,
+    owned: Sequence[tuple[int, int]],
+    totals: Sequence[float],
+    **scalars: Any,
 ) -> Reply:
-    tables = (of_table(arrays, number, "rows", "waits") for number in range(len(shape.tables)))
-    seconds, sent, received = arrays["totals"].tolist()
+    tables = tuple(
+        PulledTable(
+            floats(take(f"{number}.rows", shape.floats, keys, table.floats_read)),
+            take(f"{number}.waits", U32, keys) if table.waits else None,
+        )
+        for number, (table, keys) in enumerate(zip(shape.tables, sizes.keys, strict=True))
+    )
+    dense = take("dense", F32, shape.dense if sizes.rows else 0)
+    parts = tuple(Owned(*part) for part in owned)
+    seconds, sent, received = totals
     return Reply(
-        tables=tuple(PulledTable(floats(rows), waits) for rows, waits in tables),
-        dense=arrays["dense"],
-        owned=tuple(Owned(rows, bytes_) for rows, bytes_ in arrays["owned"].tolist()),
-        totals=(seconds, sent, received),
-        **others,
+        tables=tables, dense=dense, owned=parts, totals=(seconds, sent, received), **scalars
     )
 
 
@@ -166,47 +158,39 @@ def _reply(
 
 def new_read(shape: Shape, keys: Sequence[int], *, dense: bool) -> tuple[bytearray, Read]:
     """The body of a read of so many keys per table, whose arrays are to be filled."""
-    body, arrays = new_body(_fields_of_read(keys), scalars(dense=dense))
-    return body, Read(dense, keys_of(shape, arrays))
+    return new_message(lambda take: _read(take, keys, dense), dense=dense)
 
 
 def parse_read(shape: Shape, body: Body) -> Read:
     """The read in a body. Raises MessageError."""
     received = Received("a read", body, {"dense": bool})
-    keys = [received.items(f"{number}.ids") for number in range(len(shape.tables))]
-    arrays = received.arrays(_fields_of_read(keys))
-    return Read(received.scalars["dense"], keys_of(shape, arrays))
+    keys = sizes_of_ids(shape, received)
+    return received.built(lambda take: _read(take, keys, received.scalars["dense"]))
 
 
-def _fields_of_read(keys: Sequence[int]) -> Fields:
-    return fields_of_keys(keys, [False] * len(keys))
+def _read(take: Take, keys: Sequence[int], dense: bool) -> Read:
+    return Read(dense, keys_of(take, keys, [False] * len(keys)))
 
 
 def new_read_reply(
     shape: Shape, keys: Sequence[int], *, dense: bool
 ) -> tuple[bytearray, ReadReply]:
     """The body of a read's reply, whose arrays are to be filled."""
-    body, arrays = new_body(_fields_of_rows(shape, keys, dense), scalars())
-    return body, _read_reply(arrays)
+    return new_message(lambda take: _read_reply(take, shape, keys, dense))
 
 
 def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body) -> ReadReply:
     """The reply in a body, to a read of so many keys per table. Raises MessageError."""
     received = Received("the reply to a read", body, {})
-    return _read_reply(received.arrays(_fields_of_rows(shape, keys, dense)))
+    return received.built(lambda take: _read_reply(take, shape, keys, dense))
 
 
-def _fields_of_rows(shape: Shape, keys: Sequence[int], dense: bool) -> Fields:
-    fields: Fields = {
-        f"{number}.rows": (F32, (count, table.floats_read))
+def _read_reply(take: Take, shape: Shape, keys: Sequence[int], dense: bool) -> ReadReply:
+    rows = (
+        take(f"{number}.rows", F32, count, table.floats_read)
         for number, (table, count) in enumerate(zip(shape.tables, keys, strict=True))
-    }
-    return fields | {"dense": (F32, (shape.dense * dense,))}
-
-
-def _read_reply(arrays: Arrays) -> ReadReply:
-    *rows, dense = arrays.values()
-    return ReadReply(tuple(rows), dense)
+    )
+    return ReadReply(tuple(rows), take("dense", F32, shape.dense * dense))
 
 
 def answer_read(
