@@ -9,7 +9,6 @@ import pytest
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
 from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import (
     Shape,
     Sizes,
@@ -18,6 +17,7 @@ from tnctl.cluster.messages.exchange import (
     new_exchange,
     parse_exchange,
 )
+from tnctl.cluster.messages.named_arrays import write_floats
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure

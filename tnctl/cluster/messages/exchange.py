@@ -9,21 +9,19 @@ exchange gets them as float32.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of, unchanged
-from tnctl.cluster.messages.named_arrays import (
-    F32, F64, U16, U32, U64, Received, Take, new_message,
-)  # fmt: skip
+from tnctl.cluster.messages.named_arrays import Received, Take, new_message
 from tnctl.cluster.messages.work import REPORTED, Work
 from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
 
+Floats = NDArray[np.float32]  # uint16, the bits of bfloat16, where these are to be written
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 JOINING = 0  # instead of the step: of a worker that was left out, for the step that begins next
@@ -64,9 +62,9 @@ class Shape:
     halves: bool = False
 
     @property
-    def floats(self) -> np.dtype[Any]:
+    def floats(self) -> str:
         """The dtype in which rows and gradients travel."""
-        return U16 if self.halves else F32
+        return "BF16" if self.halves else "F32"
 
 
 @dataclass(frozen=True)
@@ -164,10 +162,14 @@ def new_exchange(
 ) -> tuple[bytearray, Exchange]:
     """The body of an exchange, and the exchange, whose arrays (all zero) are to be filled."""
     values = {
-        "step": step, "rate_factor": float(rate_factor), "loss": float(loss), "pushed": pushed.rows,
-        "rows": pulled.rows, "pause": pause, "has_next": has_next, "drain": drain,
+        "step": step, "rate_factor": float(rate_factor), "loss": float(loss), "rows": pulled.rows,
+        "pause": pause, "has_next": has_next, "drain": drain,
     }  # fmt: skip
-    return new_message(lambda take: _exchange(take, shape, pushed, pulled.keys, **values), **values)
+    return new_message(
+        lambda take: _exchange(take, shape, pushed, pulled.keys, **values),
+        pushed=pushed.rows,
+        **values,
+    )
 
 
 def parse_exchange(
@@ -179,66 +181,58 @@ def parse_exchange(
     not checked. Raises MessageError.
     """
     received = Received("an exchange", body, _SCALARS)
-    rate, rows, pushed_rows = map(received.scalars.get, ("rate_factor", "rows", "pushed"))
+    rows_pushed = received.scalars.pop("pushed")
+    rate, rows = received.scalars["rate_factor"], received.scalars["rows"]
     if not (math.isfinite(rate) and rate >= 0):
         raise MessageError(f"an exchange has the rate factor {rate}")
-    pushed = no_batch(shape) if or_nothing and not pushed_rows else pulled_before
-    if pushed_rows != pushed.rows:
-        raise MessageError(f"an exchange pushes {pushed_rows:,} rows, pulled were {pushed.rows:,}")
-    pulled = sizes_of_ids(shape, received)
+    pushed = no_batch(shape) if or_nothing and not rows_pushed else pulled_before
+    if rows_pushed != pushed.rows:
+        raise MessageError(f"an exchange pushes {rows_pushed:,} rows, pulled were {pushed.rows:,}")
+    pulled = keys_in(shape, received)
     if not rows and any(pulled):
         raise MessageError(f"an exchange pulls {sum(pulled):,} keys of 0 rows")
-    return received.built(
-        lambda take: _exchange(take, shape, pushed, pulled, floats_of, **received.scalars)
-    )
+    return received.built(lambda take: _exchange(take, shape, pushed, pulled, **received.scalars))
 
 
 def _exchange(
-    take: Take,
-    shape: Shape,
-    pushed: Sizes,
-    pulled: Sequence[int],
-    floats: Callable[[WireFloats], Floats] = unchanged,
-    *,
-    loss: float,
-    **scalars: Any,
+    take: Take, shape: Shape, pushed: Sizes, pulled: Sequence[int], *, loss: float, **scalars: Any
 ) -> Exchange:
-    rows = scalars.pop("pushed")
     tables = tuple(
         PushedTable(
-            floats(take(f"{number}.sums", shape.floats, keys, table.weights)),
-            take(f"{number}.counts", F32, keys, 2) if table.counts else None,
+            take(f"{number}.sums", shape.floats, keys, table.weights),
+            take(f"{number}.counts", "F32", keys, 2) if table.counts else None,
         )
         for number, (table, keys) in enumerate(zip(shape.tables, pushed.keys, strict=True))
     )
-    figures = rows if shape.figures else 0
+    figures = pushed.rows if shape.figures else 0
     push = Push(
-        rows,
+        pushed.rows,
         loss,
         tables,
-        floats(take("dense", shape.floats, shape.dense if rows else 0)),
-        take("logits", F32, figures),
-        take("labels", F32, figures),
-        take("statistics", F32, shape.statistics if figures else 0),
+        dense=take("dense", shape.floats, shape.dense if pushed.rows else 0),
+        logits=take("logits", "F32", figures),
+        labels=take("labels", "F32", figures),
+        statistics=take("statistics", "F32", shape.statistics if figures else 0),
     )
-    work = take("work", F64, REPORTED * shape.figures)
-    keys = keys_of(take, pulled, [table.waits for table in shape.tables])
-    return Exchange(work=work, push=push, keys=keys, **scalars)
+    work = take("work", "F64", REPORTED * shape.figures)
+    return Exchange(work=work, push=push, keys=take_keys(take, shape, pulled, True), **scalars)
 
 
-def keys_of(take: Take, counts: Sequence[int], occurrences: Iterable[bool]) -> tuple[Keys, ...]:
+def take_keys(
+    take: Take, shape: Shape, counts: Sequence[int], occurrences: bool
+) -> tuple[Keys, ...]:
     """So many keys per table, with or without occurrences."""
     return tuple(
         Keys(
-            take(f"{number}.ids", U64, keys),
-            take(f"{number}.groups", U16, keys),
-            take(f"{number}.occurrences", U32, keys) if counted else None,
+            take(f"{number}.ids", "U64", keys),
+            take(f"{number}.groups", "U16", keys),
+            take(f"{number}.occurrences", "U32", keys) if occurrences and table.waits else None,
         )
-        for number, (keys, counted) in enumerate(zip(counts, occurrences, strict=True))
+        for number, (table, keys) in enumerate(zip(shape.tables, counts, strict=True))
     )
 
 
-def sizes_of_ids(shape: Shape, received: Received) -> list[int]:
+def keys_in(shape: Shape, received: Received) -> list[int]:
     """How many keys a message has per table."""
     return [received.size(f"{number}.ids") for number in range(len(shape.tables))]
 

@@ -18,24 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.transport.kinds import Body, MessageError
+from tnctl.tables import from_bfloat16, to_bfloat16
 
 DTYPES = {
     name: np.dtype(code)
     for name, code in (
         ("F64", "<f8"), ("I64", "<i8"), ("U64", "<u8"), ("F32", "<f4"), ("I32", "<i4"),
-        ("U32", "<u4"), ("U16", "<u2"), ("U8", "u1"), ("BOOL", "?"),
+        ("U32", "<u4"), ("U16", "<u2"), ("BF16", "<u2"), ("U8", "u1"), ("BOOL", "?"),
     )
 }  # fmt: skip
-F64, U64, F32, U32, U16, U8 = (DTYPES[name] for name in ("F64", "U64", "F32", "U32", "U16", "U8"))
-Kind = tuple[np.dtype[Any], tuple[int, ...]]  # dtype and shape of an array
+"""in numpy, by the name of the format; bfloat16 as its bits"""
+Kind = tuple[str, tuple[int, ...]]  # dtype and shape of an array
 Arrays = dict[str, NDArray[Any]]
 Message = TypeVar("Message")
 Take = Callable[..., NDArray[Any]]
-"""gives the array of a name, a dtype and dimensions"""
+"""gives the array of a name, a dtype of `DTYPES` and dimensions"""
 Build = Callable[[Take], Message]
 
 MOST_HEADER_BYTES = 1 << 16
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 _METADATA, _SCALARS = "__metadata__", "scalars"
 _LENGTH = Struct("<Q")
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
@@ -44,10 +45,10 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
     """A body with arrays of these dtypes and shapes, and these: zeros, to be written to."""
     texts, places, end = [_encoded({_METADATA: metadata})[:-1]], {}, 0
-    for name, (dtype, shape) in sorted(kinds.items(), key=lambda kind: -kind[1][0].itemsize):
-        places[name], end = end, end + dtype.itemsize * math.prod(shape)
+    for name, (dtype, shape) in sorted(kinds.items(), key=_item_bytes, reverse=True):
+        places[name], end = end, end + DTYPES[dtype].itemsize * math.prod(shape)
         texts.append(
-            f'"{name}":{{"dtype":"{_NAMES[dtype]}","shape":[{",".join(map(str, shape))}],'
+            f'"{name}":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],'
             f'"data_offsets":[{places[name]},{end}]}}'
         )
     text = ",".join(texts).encode() + b"}"
@@ -56,15 +57,28 @@ def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[by
     body = bytearray(start + end)
     body[:start] = _LENGTH.pack(len(text)) + text
     arrays = {
-        name: np.ndarray(shape, dtype, body, start + places[name])
+        name: np.ndarray(shape, DTYPES[dtype], body, start + places[name])
         for name, (dtype, shape) in kinds.items()
     }
     return body, arrays
 
 
+def _item_bytes(kind: tuple[str, Kind]) -> int:
+    return DTYPES[kind[1][0]].itemsize
+
+
+def write_floats(to: NDArray[Any], values: NDArray[np.float32]) -> None:
+    """Write float32 into an array of a body, rounded to bfloat16 if that is what it has."""
+    if to.dtype == np.uint16:
+        to_bfloat16(np.ascontiguousarray(values), to)
+    else:
+        to[:] = values
+
+
 def packed(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytearray:
     """A body with copies of arrays."""
-    body, views = new_body({name: (a.dtype, a.shape) for name, a in arrays.items()}, metadata)
+    kinds = {name: (_NAMES[array.dtype], array.shape) for name, array in arrays.items()}
+    body, views = new_body(kinds, metadata)
     for name, array in arrays.items():
         views[name][...] = array
     return body
@@ -86,7 +100,7 @@ def parse(body: Body) -> tuple[dict[str, str], Arrays]:
             if entry["data_offsets"] != [place - start, end - start] or place % dtype.itemsize:
                 raise ValueError
             array: NDArray[Any] = np.ndarray(shape, dtype, body, place)
-            if array.ndim > 2 or (dtype.kind == "b" and array.view(U8).max(initial=0) > 1):
+            if array.ndim > 2 or (dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1):
                 raise ValueError
             arrays[name] = array
     except (ValueError, LookupError, TypeError, OverflowError) as error:
@@ -128,7 +142,7 @@ def new_message(build: Build[Message], **scalars: Any) -> tuple[bytearray, Messa
     kinds: dict[str, Kind] = {}
     nothing = np.empty(0)
 
-    def describe(name: str, dtype: np.dtype[Any], *shape: int) -> NDArray[Any]:
+    def describe(name: str, dtype: str, *shape: int) -> NDArray[Any]:
         kinds[name] = dtype, shape
         return nothing
 
@@ -163,13 +177,16 @@ class Received:
         return self._arrays[array].size if array in self._arrays else 0
 
     def built(self, build: Build[Message]) -> Message:
-        """The message, built of all its arrays: views, not copies. Raises MessageError."""
+        """The message, built of all its arrays. Raises MessageError.
 
-        def take(name: str, dtype: np.dtype[Any], *shape: int) -> NDArray[Any]:
+        They are views of the body, and float32 where it has bfloat16.
+        """
+
+        def take(name: str, dtype: str, *shape: int) -> NDArray[Any]:
             array = self._arrays.pop(name, None)
-            if array is None or array.shape != shape or array.dtype != dtype:
-                raise MessageError(f"{self.name} has no {name} of {list(shape)} {dtype}")
-            return array
+            if array is None or array.shape != shape or array.dtype != DTYPES[dtype]:
+                raise MessageError(f"{self.name} has no {name} of {dtype} {list(shape)}")
+            return from_bfloat16(array) if dtype == "BF16" else array
 
         message = build(take)
         if self._arrays:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tnctl.cluster.messages.named_arrays import U8, U16, U64, Received, packed, with_scalars
+from tnctl.cluster.messages.named_arrays import Arrays, Received, packed, with_scalars
 from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.tables import ExactSum
 
@@ -19,9 +19,9 @@ def new_squares(step: int, sums: Sequence[ExactSum]) -> bytearray:
     the sums of all owners exactly, so all of them compute the same norm, bit for bit, with which
     each then clips its own part.
     """
-    arrays = {}
-    for number, part in enumerate(sums):
-        arrays[f"{number}.exponents"], arrays[f"{number}.words"] = part.parts()
+    parts = [part.parts() for part in sums]
+    arrays: Arrays = {f"{n}.exponents": exponents for n, (exponents, _) in enumerate(parts)}
+    arrays |= {f"{n}.words": words for n, (_, words) in enumerate(parts)}
     return packed(arrays, with_scalars(step=step))
 
 
@@ -35,7 +35,7 @@ def add_squares(step: int, sums: Sequence[ExactSum], body: Body) -> None:
     sizes = [received.size(f"{number}.exponents") for number in range(len(sums))]
     parts = received.built(
         lambda take: [
-            (take(f"{number}.exponents", U16, size), take(f"{number}.words", U64, size, 2))
+            (take(f"{number}.exponents", "U16", size), take(f"{number}.words", "U64", size, 2))
             for number, size in enumerate(sizes)
         ]
     )
@@ -56,7 +56,7 @@ def parse_participants(body: Body, workers: int, least: int) -> tuple[int, froze
     """The step and the ranks, at least so many, rank 0 among them. Raises MessageError."""
     received = Received("a notice of participants", body, {"step": int})
     size = received.size("ranks")
-    ranks = frozenset(received.built(lambda take: take("ranks", U8, size)).tolist())
+    ranks = frozenset(received.built(lambda take: take("ranks", "U8", size)).tolist())
     if 0 not in ranks or len(ranks) < least or max(ranks) >= workers:
         raise MessageError(f"{received.name} names {sorted(ranks)} of {workers} workers")
     return received.scalars["step"], ranks

@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import Floats, WireFloats, floats_of, unchanged
-from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_of, no_batch, sizes_of_ids
-from tnctl.cluster.messages.named_arrays import F32, U32, Received, Take, new_message
+from tnctl.cluster.messages.exchange import (
+    Floats,
+    Keys,
+    Shape,
+    Sizes,
+    keys_in,
+    no_batch,
+    take_keys,
+)
+from tnctl.cluster.messages.named_arrays import Received, Take, new_message
 from tnctl.cluster.transport.kinds import Body, MessageError
 
 _SCALARS = {
@@ -109,9 +116,13 @@ def new_reply(
     sizes = no_batch(shape) if paused or left_out else pulled
     values = {
         "step": step, "rows": rows, "paused": paused, "any_next": any_next, "left_out": left_out,
-        "owned": [(part.rows, part.bytes) for part in owned], "totals": [*map(float, totals)],
     }  # fmt: skip
-    return new_message(lambda take: _reply(take, shape, sizes, **values), **values)
+    return new_message(
+        lambda take: _reply(take, shape, sizes, owned=tuple(owned), totals=totals, **values),
+        owned=[(part.rows, part.bytes) for part in owned],
+        totals=[float(total) for total in totals],
+        **values,
+    )
 
 
 def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
@@ -125,32 +136,21 @@ def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
     sizes = no_batch(shape) if has_nothing else pulled
     if rows < sizes.rows or (has_nothing and rows):
         raise MessageError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
-    return received.built(lambda take: _reply(take, shape, sizes, floats_of, **values))
+    values["owned"] = tuple(Owned(*part) for part in values["owned"])
+    values["totals"] = tuple(values["totals"])
+    return received.built(lambda take: _reply(take, shape, sizes, **values))
 
 
-def _reply(
-    take: Take,
-    shape: Shape,
-    sizes: Sizes,
-    floats: Callable[[WireFloats], Floats] = unchanged,
-    *,
-    owned: Sequence[tuple[int, int]],
-    totals: Sequence[float],
-    **scalars: Any,
-) -> Reply:
+def _reply(take: Take, shape: Shape, sizes: Sizes, **scalars: Any) -> Reply:
     tables = tuple(
         PulledTable(
-            floats(take(f"{number}.rows", shape.floats, keys, table.floats_read)),
-            take(f"{number}.waits", U32, keys) if table.waits else None,
+            take(f"{number}.rows", shape.floats, keys, table.floats_read),
+            take(f"{number}.waits", "U32", keys) if table.waits else None,
         )
         for number, (table, keys) in enumerate(zip(shape.tables, sizes.keys, strict=True))
     )
-    dense = take("dense", F32, shape.dense if sizes.rows else 0)
-    parts = tuple(Owned(*part) for part in owned)
-    seconds, sent, received = totals
-    return Reply(
-        tables=tables, dense=dense, owned=parts, totals=(seconds, sent, received), **scalars
-    )
+    dense = take("dense", "F32", shape.dense if sizes.rows else 0)
+    return Reply(tables=tables, dense=dense, **scalars)
 
 
 # ---- Reads -------------------------------------------------------------------
@@ -158,18 +158,18 @@ def _reply(
 
 def new_read(shape: Shape, keys: Sequence[int], *, dense: bool) -> tuple[bytearray, Read]:
     """The body of a read of so many keys per table, whose arrays are to be filled."""
-    return new_message(lambda take: _read(take, keys, dense), dense=dense)
+    return new_message(lambda take: _read(take, shape, keys, dense), dense=dense)
 
 
 def parse_read(shape: Shape, body: Body) -> Read:
     """The read in a body. Raises MessageError."""
     received = Received("a read", body, {"dense": bool})
-    keys = sizes_of_ids(shape, received)
-    return received.built(lambda take: _read(take, keys, received.scalars["dense"]))
+    keys = keys_in(shape, received)
+    return received.built(lambda take: _read(take, shape, keys, received.scalars["dense"]))
 
 
-def _read(take: Take, keys: Sequence[int], dense: bool) -> Read:
-    return Read(dense, keys_of(take, keys, [False] * len(keys)))
+def _read(take: Take, shape: Shape, keys: Sequence[int], dense: bool) -> Read:
+    return Read(dense, take_keys(take, shape, keys, False))
 
 
 def new_read_reply(
@@ -187,10 +187,10 @@ def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body)
 
 def _read_reply(take: Take, shape: Shape, keys: Sequence[int], dense: bool) -> ReadReply:
     rows = (
-        take(f"{number}.rows", F32, count, table.floats_read)
+        take(f"{number}.rows", "F32", count, table.floats_read)
         for number, (table, count) in enumerate(zip(shape.tables, keys, strict=True))
     )
-    return ReadReply(tuple(rows), take("dense", F32, shape.dense * dense))
+    return ReadReply(tuple(rows), take("dense", "F32", shape.dense * dense))
 
 
 def answer_read(

@@ -32,8 +32,11 @@ from tnctl.cluster.messages.exchange import (
     sizes_of,
 )
 from tnctl.cluster.messages.notices import (
-    add_squares, new_participants, new_squares, parse_participants,
-)  # fmt: skip
+    add_squares,
+    new_participants,
+    new_squares,
+    parse_participants,
+)
 from tnctl.cluster.messages.work import Work
 from tnctl.cluster.owners.owner import Answers, Handle, Notice, Owner, Parameters
 from tnctl.cluster.transport.kinds import Body, Kind, MessageError

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
@@ -21,6 +20,7 @@ from tnctl.cluster.messages.exchange import (
     new_exchange,
     no_batch,
 )
+from tnctl.cluster.messages.named_arrays import write_floats
 from tnctl.cluster.messages.replies import Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
