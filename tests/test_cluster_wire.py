@@ -74,7 +74,9 @@ def test_rows_and_gradients_are_rounded_and_nothing_else():
     np.testing.assert_array_equal(pulled.tables[0].rows, from_bfloat16(rounded(rows)))
     np.testing.assert_array_equal(pulled.dense, dense)
     for truncated in (body[:-8], bytes(body) + bytes(8), plain):
-        with pytest.raises(MessageError, match="its lengths make"):
+        with pytest.raises(
+            MessageError, match=r"its arrays make|has other arrays|no 0\.sums of BF16"
+        ):
             parse_exchange(SHAPE, PUSHED, truncated)
     write_floats(written.push.dense, np.full(7, 2.0**58, np.float32))
     with pytest.raises(Failure, match="a gradient of a dense weight is NaN, infinite or beyond"):

@@ -2,7 +2,7 @@
 
 Whoever writes one fills the arrays of `new_exchange` in place; whoever receives one gets views of
 the bytes. Which arrays there are follows from `Shape`, from what was pulled before, and from how
-many ids are pulled (`_fields`).
+many ids are pulled (`_exchange`).
 
 Where `Shape.halves`, gradients are written as bfloat16 (`write_floats`); whoever receives an
 exchange gets them as float32.

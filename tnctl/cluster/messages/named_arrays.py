@@ -35,7 +35,8 @@ Take = Callable[..., NDArray[Any]]
 """gives the array of a name, a dtype of `DTYPES` and dimensions"""
 Build = Callable[[Take], Message]
 
-MOST_HEADER_BYTES = 1 << 16
+MOST_HEADER_BYTES = 1 << 20  # of 2,000 tables
+_MOST_ITEMS = 1 << 30  # of a dimension
 _NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 _METADATA, _SCALARS = "__metadata__", "scalars"
 _LENGTH = Struct("<Q")
@@ -100,7 +101,9 @@ def parse(body: Body) -> tuple[dict[str, str], Arrays]:
             if entry["data_offsets"] != [place - start, end - start] or place % dtype.itemsize:
                 raise ValueError
             array: NDArray[Any] = np.ndarray(shape, dtype, body, place)
-            if array.ndim > 2 or (dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1):
+            if array.ndim > 2 or max(shape, default=0) >= _MOST_ITEMS:
+                raise ValueError
+            if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                 raise ValueError
             arrays[name] = array
     except (ValueError, LookupError, TypeError, OverflowError) as error:
