@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.named_arrays import Received, Take, new_message
+from tnctl.cluster.messages.named_arrays import Floats, Received, Take, new_message
 from tnctl.cluster.messages.work import REPORTED, Work
 from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
 
-Floats = NDArray[np.float32]  # uint16, the bits of bfloat16, where these are to be written
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 JOINING = 0  # instead of the step: of a worker that was left out, for the step that begins next

@@ -24,11 +24,12 @@ DTYPES = {
     name: np.dtype(code)
     for name, code in (
         ("F64", "<f8"), ("I64", "<i8"), ("U64", "<u8"), ("F32", "<f4"), ("I32", "<i4"),
-        ("U32", "<u4"), ("U16", "<u2"), ("BF16", "<u2"), ("U8", "u1"), ("BOOL", "?"),
+        ("U32", "<u4"), ("U16", "<u2"), ("BF16", "V2"), ("U8", "u1"), ("BOOL", "?"),
     )
 }  # fmt: skip
-"""in numpy, by the name of the format; bfloat16 as its bits"""
+"""of numpy, by their names in the format; numpy has no bfloat16"""
 Kind = tuple[str, tuple[int, ...]]  # dtype and shape of an array
+Floats = NDArray[np.float32]
 Arrays = dict[str, NDArray[Any]]
 Message = TypeVar("Message")
 Take = Callable[..., NDArray[Any]]
@@ -37,7 +38,7 @@ Build = Callable[[Take], Message]
 
 MOST_HEADER_BYTES = 1 << 20  # of 2,000 tables
 _MOST_ITEMS = 1 << 30  # of a dimension
-_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _METADATA, _SCALARS = "__metadata__", "scalars"
 _LENGTH = Struct("<Q")
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
@@ -46,7 +47,9 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[bytearray, Arrays]:
     """A body with arrays of these dtypes and shapes, and these: zeros, to be written to."""
     texts, places, end = [_encoded({_METADATA: metadata})[:-1]], {}, 0
-    for name, (dtype, shape) in sorted(kinds.items(), key=_item_bytes, reverse=True):
+    for name, (dtype, shape) in sorted(
+        kinds.items(), key=lambda kind: -DTYPES[kind[1][0]].itemsize
+    ):
         places[name], end = end, end + DTYPES[dtype].itemsize * math.prod(shape)
         texts.append(
             f'"{name}":{{"dtype":"{dtype}","shape":[{",".join(map(str, shape))}],'
@@ -64,14 +67,10 @@ def new_body(kinds: Mapping[str, Kind], metadata: Mapping[str, str]) -> tuple[by
     return body, arrays
 
 
-def _item_bytes(kind: tuple[str, Kind]) -> int:
-    return DTYPES[kind[1][0]].itemsize
-
-
-def write_floats(to: NDArray[Any], values: NDArray[np.float32]) -> None:
+def write_floats(to: NDArray[Any], values: Floats) -> None:
     """Write float32 into an array of a body, rounded to bfloat16 if that is what it has."""
-    if to.dtype == np.uint16:
-        to_bfloat16(np.ascontiguousarray(values), to)
+    if to.dtype == DTYPES["BF16"]:
+        to_bfloat16(np.ascontiguousarray(values), to.view(np.uint16))
     else:
         to[:] = values
 
@@ -189,7 +188,7 @@ class Received:
             array = self._arrays.pop(name, None)
             if array is None or array.shape != shape or array.dtype != DTYPES[dtype]:
                 raise MessageError(f"{self.name} has no {name} of {dtype} {list(shape)}")
-            return from_bfloat16(array) if dtype == "BF16" else array
+            return from_bfloat16(array.view(np.uint16)) if dtype == "BF16" else array
 
         message = build(take)
         if self._arrays:

@@ -12,16 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.exchange import (
-    Floats,
-    Keys,
-    Shape,
-    Sizes,
-    keys_in,
-    no_batch,
-    take_keys,
-)
-from tnctl.cluster.messages.named_arrays import Received, Take, new_message
+from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_in, no_batch, take_keys
+from tnctl.cluster.messages.named_arrays import Floats, Received, Take, new_message
 from tnctl.cluster.transport.kinds import Body, MessageError
 
 _SCALARS = {
