@@ -11,6 +11,7 @@ exchange gets them as float32.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ LARGEST = 2.0**58  # of a gradient: one machine refuses more
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 JOINING = 0  # instead of the step: of a worker that was left out, for the step that begins next
 _SCALARS = {
-    "step": int, "rate_factor": float, "loss": float, "pushed": int, "rows": int, "pause": bool,
-    "has_next": bool, "drain": bool,
+    "step": int, "rate_factor": float, "loss": float, "rows_pushed": int, "rows": int,
+    "pause": bool, "has_next": bool, "drain": bool,
 }  # fmt: skip
 
 
@@ -160,15 +161,11 @@ def new_exchange(
     drain: bool = False,
 ) -> tuple[bytearray, Exchange]:
     """The body of an exchange, and the exchange, whose arrays (all zero) are to be filled."""
-    values = {
-        "step": step, "rate_factor": float(rate_factor), "loss": float(loss), "rows": pulled.rows,
-        "pause": pause, "has_next": has_next, "drain": drain,
-    }  # fmt: skip
     return new_message(
-        lambda take: _exchange(take, shape, pushed, pulled.keys, **values),
-        pushed=pushed.rows,
-        **values,
-    )
+        partial(_exchange, shape, pushed, pulled.keys), step=step, rate_factor=float(rate_factor),
+        loss=float(loss), rows_pushed=pushed.rows, rows=pulled.rows, pause=pause, has_next=has_next,
+        drain=drain,
+    )  # fmt: skip
 
 
 def parse_exchange(
@@ -180,8 +177,7 @@ def parse_exchange(
     not checked. Raises MessageError.
     """
     received = Received("an exchange", body, _SCALARS)
-    rows_pushed = received.scalars.pop("pushed")
-    rate, rows = received.scalars["rate_factor"], received.scalars["rows"]
+    rate, rows, rows_pushed = map(received.scalars.get, ("rate_factor", "rows", "rows_pushed"))
     if not (math.isfinite(rate) and rate >= 0):
         raise MessageError(f"an exchange has the rate factor {rate}")
     pushed = no_batch(shape) if or_nothing and not rows_pushed else pulled_before
@@ -190,12 +186,13 @@ def parse_exchange(
     pulled = keys_in(shape, received)
     if not rows and any(pulled):
         raise MessageError(f"an exchange pulls {sum(pulled):,} keys of 0 rows")
-    return received.built(lambda take: _exchange(take, shape, pushed, pulled, **received.scalars))
+    return received.built(partial(_exchange, shape, pushed, pulled))
 
 
 def _exchange(
-    take: Take, shape: Shape, pushed: Sizes, pulled: Sequence[int], *, loss: float, **scalars: Any
-) -> Exchange:
+    shape: Shape, pushed: Sizes, pulled: Sequence[int], take: Take,
+    *, rows_pushed: int, loss: float, **scalars: Any,
+) -> Exchange:  # fmt: skip
     tables = tuple(
         PushedTable(
             take(f"{number}.sums", shape.floats, keys, table.weights),
@@ -203,12 +200,12 @@ def _exchange(
         )
         for number, (table, keys) in enumerate(zip(shape.tables, pushed.keys, strict=True))
     )
-    figures = pushed.rows if shape.figures else 0
+    figures = rows_pushed if shape.figures else 0
     push = Push(
-        pushed.rows,
+        rows_pushed,
         loss,
         tables,
-        dense=take("dense", shape.floats, shape.dense if pushed.rows else 0),
+        dense=take("dense", shape.floats, shape.dense if rows_pushed else 0),
         logits=take("logits", "F32", figures),
         labels=take("labels", "F32", figures),
         statistics=take("statistics", "F32", shape.statistics if figures else 0),

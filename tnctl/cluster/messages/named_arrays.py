@@ -34,7 +34,8 @@ Arrays = dict[str, NDArray[Any]]
 Message = TypeVar("Message")
 Take = Callable[..., NDArray[Any]]
 """gives the array of a name, a dtype of `DTYPES` and dimensions"""
-Build = Callable[[Take], Message]
+Build = Callable[..., Message]
+"""makes a message of what it takes, and of its numbers and flags"""
 
 MOST_HEADER_BYTES = 1 << 20  # of 2,000 tables
 _MOST_ITEMS = 1 << 30  # of a dimension
@@ -148,9 +149,9 @@ def new_message(build: Build[Message], **scalars: Any) -> tuple[bytearray, Messa
         kinds[name] = dtype, shape
         return nothing
 
-    build(describe)
+    build(describe, **scalars)
     body, arrays = new_body(kinds, with_scalars(**scalars))
-    return body, build(lambda name, *_: arrays[name])
+    return body, build(lambda name, *_: arrays[name], **scalars)
 
 
 class Received:
@@ -190,7 +191,7 @@ class Received:
                 raise MessageError(f"{self.name} has no {name} of {dtype} {list(shape)}")
             return from_bfloat16(array.view(np.uint16)) if dtype == "BF16" else array
 
-        message = build(take)
+        message = build(take, **self.scalars)
         if self._arrays:
             raise MessageError(f"{self.name} has {len(self._arrays)} arrays too many")
         return message

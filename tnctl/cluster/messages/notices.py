@@ -34,7 +34,7 @@ def add_squares(step: int, sums: Sequence[ExactSum], body: Body) -> None:
         )
     sizes = [received.size(f"{number}.exponents") for number in range(len(sums))]
     parts = received.built(
-        lambda take: [
+        lambda take, **_: [
             (take(f"{number}.exponents", "U16", size), take(f"{number}.words", "U64", size, 2))
             for number, size in enumerate(sizes)
         ]
@@ -56,7 +56,7 @@ def parse_participants(body: Body, workers: int, least: int) -> tuple[int, froze
     """The step and the ranks, at least so many, rank 0 among them. Raises MessageError."""
     received = Received("a notice of participants", body, {"step": int})
     size = received.size("ranks")
-    ranks = frozenset(received.built(lambda take: take("ranks", "U8", size)).tolist())
+    ranks = frozenset(received.built(lambda take, **_: take("ranks", "U8", size)).tolist())
     if 0 not in ranks or len(ranks) < least or max(ranks) >= workers:
         raise MessageError(f"{received.name} names {sorted(ranks)} of {workers} workers")
     return received.scalars["step"], ranks

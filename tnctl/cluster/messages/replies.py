@@ -5,8 +5,9 @@ what a read receives.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,15 +107,11 @@ def new_reply(
 ) -> tuple[bytearray, Reply]:
     """The body of a reply to a pull of these sizes, whose arrays are to be filled."""
     sizes = no_batch(shape) if paused or left_out else pulled
-    values = {
-        "step": step, "rows": rows, "paused": paused, "any_next": any_next, "left_out": left_out,
-    }  # fmt: skip
     return new_message(
-        lambda take: _reply(take, shape, sizes, owned=tuple(owned), totals=totals, **values),
-        owned=[(part.rows, part.bytes) for part in owned],
+        partial(_reply, shape, sizes), step=step, rows=rows, paused=paused, any_next=any_next,
+        left_out=left_out, owned=[(part.rows, part.bytes) for part in owned],
         totals=[float(total) for total in totals],
-        **values,
-    )
+    )  # fmt: skip
 
 
 def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
@@ -128,12 +125,13 @@ def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
     sizes = no_batch(shape) if has_nothing else pulled
     if rows < sizes.rows or (has_nothing and rows):
         raise MessageError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
-    values["owned"] = tuple(Owned(*part) for part in values["owned"])
-    values["totals"] = tuple(values["totals"])
-    return received.built(lambda take: _reply(take, shape, sizes, **values))
+    return received.built(partial(_reply, shape, sizes))
 
 
-def _reply(take: Take, shape: Shape, sizes: Sizes, **scalars: Any) -> Reply:
+def _reply(
+    shape: Shape, sizes: Sizes, take: Take,
+    *, owned: Iterable[Iterable[int]], totals: Iterable[float], **scalars: Any,
+) -> Reply:  # fmt: skip
     tables = tuple(
         PulledTable(
             take(f"{number}.rows", shape.floats, keys, table.floats_read),
@@ -142,7 +140,10 @@ def _reply(take: Take, shape: Shape, sizes: Sizes, **scalars: Any) -> Reply:
         for number, (table, keys) in enumerate(zip(shape.tables, sizes.keys, strict=True))
     )
     dense = take("dense", "F32", shape.dense if sizes.rows else 0)
-    return Reply(tables=tables, dense=dense, **scalars)
+    parts = tuple(Owned(*part) for part in owned)
+    seconds, sent, received = totals
+    of_process = seconds, sent, received
+    return Reply(tables=tables, dense=dense, owned=parts, totals=of_process, **scalars)
 
 
 # ---- Reads -------------------------------------------------------------------
@@ -150,17 +151,16 @@ def _reply(take: Take, shape: Shape, sizes: Sizes, **scalars: Any) -> Reply:
 
 def new_read(shape: Shape, keys: Sequence[int], *, dense: bool) -> tuple[bytearray, Read]:
     """The body of a read of so many keys per table, whose arrays are to be filled."""
-    return new_message(lambda take: _read(take, shape, keys, dense), dense=dense)
+    return new_message(partial(_read, shape, keys), dense=dense)
 
 
 def parse_read(shape: Shape, body: Body) -> Read:
     """The read in a body. Raises MessageError."""
     received = Received("a read", body, {"dense": bool})
-    keys = keys_in(shape, received)
-    return received.built(lambda take: _read(take, shape, keys, received.scalars["dense"]))
+    return received.built(partial(_read, shape, keys_in(shape, received)))
 
 
-def _read(take: Take, shape: Shape, keys: Sequence[int], dense: bool) -> Read:
+def _read(shape: Shape, keys: Sequence[int], take: Take, *, dense: bool) -> Read:
     return Read(dense, take_keys(take, shape, keys, False))
 
 
@@ -168,16 +168,16 @@ def new_read_reply(
     shape: Shape, keys: Sequence[int], *, dense: bool
 ) -> tuple[bytearray, ReadReply]:
     """The body of a read's reply, whose arrays are to be filled."""
-    return new_message(lambda take: _read_reply(take, shape, keys, dense))
+    return new_message(partial(_read_reply, shape, keys, dense))
 
 
 def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body) -> ReadReply:
     """The reply in a body, to a read of so many keys per table. Raises MessageError."""
     received = Received("the reply to a read", body, {})
-    return received.built(lambda take: _read_reply(take, shape, keys, dense))
+    return received.built(partial(_read_reply, shape, keys, dense))
 
 
-def _read_reply(take: Take, shape: Shape, keys: Sequence[int], dense: bool) -> ReadReply:
+def _read_reply(shape: Shape, keys: Sequence[int], dense: bool, take: Take) -> ReadReply:
     rows = (
         take(f"{number}.rows", "F32", count, table.floats_read)
         for number, (table, count) in enumerate(zip(shape.tables, keys, strict=True))
