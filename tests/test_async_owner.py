@@ -197,12 +197,12 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
 
 @pytest.mark.parametrize(("rank", "body", "words"), [
     (1, sent(3, [], [4]), "worker 1: an exchange of batch 3, the next is 2"),
-    (1, sent(1, [4, 5]), "worker 1: an exchange pushes 2 keys of 4 rows, pulled were 1"),
-    (2, sent(0, [4]), "worker 2: an exchange pushes 1 keys of 2 rows, pulled were 0"),
+    (1, sent(1, [4, 5]), "worker 1: an exchange pushes 4 rows, pulled were 2"),
+    (2, sent(0, [4]), "worker 2: an exchange pushes 2 rows, pulled were 0"),
     (2, sent(0, pause=True), "worker 2: an exchange pauses the training, which rank 0 decides"),
     (2, sent(0, drain=True), "worker 2: an exchange pauses the training, which rank 0 decides"),
     (0, sent(1, [], [4], pause=True), "worker 0: an exchange pauses and pulls 2 rows"),
-    (1, b"", "worker 1: an exchange has 0 bytes"),
+    (1, b"", "worker 1: a message of 0 bytes has a header of 0"),
 ])  # fmt: skip
 def test_a_message_that_does_not_fit_names_the_worker(rank, body, words):
     owner = owner_of(3)
@@ -219,7 +219,7 @@ def test_a_worker_has_two_pulls_open_at_most_and_pushes_none_that_is_held():
     with pytest.raises(MessageError, match="worker 1: an exchange pulls a batch while 2 are open"):
         owner.exchange(1, sent(3, [], [4]), "c")
     owner.exchange(1, sent(2, [4]), "d")
-    with pytest.raises(MessageError, match="pushes 2 keys of 4 rows, pulled were 0"):
+    with pytest.raises(MessageError, match="pushes 4 rows, pulled were 0"):
         owner.exchange(1, sent(2, [4, 5]), "e")
 
 

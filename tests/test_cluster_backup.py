@@ -11,7 +11,7 @@ import pytest
 from cluster_model import shape_of
 from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 
-from tnctl.cluster.messages.participants import new_participants, parse_participants
+from tnctl.cluster.messages.notices import new_participants, new_squares, parse_participants
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.workers.share import Share
@@ -20,7 +20,9 @@ from tnctl.cluster.workers.share import Share
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (new_participants(1, [0, 1])[:-1], "has 15 bytes, the least is 16"),
+        (new_participants(1, [0, 1])[:-1], "a message has other arrays than its header"),
+        (new_participants(-1, [0, 1]), "a notice of participants has other numbers or flags"),
+        (new_squares(1, []), "a notice of participants has no ranks of U8"),
         (new_participants(1, [1, 2]), r"names \[1, 2\] of 3 workers"),
         (new_participants(1, [0]), r"names \[0\] of 3"),
         (new_participants(1, [0, 1, 3]), r"names \[0, 1, 3\] of 3"),

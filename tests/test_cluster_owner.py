@@ -134,9 +134,9 @@ def test_a_step_of_no_rows_is_none():
         (1, sent(1, pause=True), "worker 1: an exchange pauses the training, which rank 0"),
         (0, sent(1, drain=True), "worker 0: an exchange drains the training, which is for"),
         (0, sent(1, pulled=[4], pause=True), "worker 0: an exchange pauses and pulls 2 rows"),
-        (1, sent(1, pushed=[4]), "worker 1: an exchange pushes 1 keys of 2 rows, pulled were 0"),
+        (1, sent(1, pushed=[4]), "worker 1: an exchange pushes 2 rows, pulled were 0"),
         (2, sent(1), "worker 2: it sent two exchanges of step 1"),
-        (1, b"", "worker 1: an exchange has 0 bytes, the least is 48"),
+        (1, b"", "worker 1: a message of 0 bytes has a header of 0"),
     ],
 )
 def test_an_exchange_that_does_not_fit_names_the_worker(rank, body, words):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tnctl.cluster.messages.squares import add_squares, new_squares
+from tnctl.cluster.messages.notices import add_squares, new_squares
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.tables import DenseTable, ExactSum, Pool, RowOptimizer, clipping_factor
 
@@ -73,12 +73,16 @@ def test_halves_of_an_integer_carry():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda body: body[:15], "a notice of squares has 15 bytes, the least is 16"),
+        (lambda body: body[:15], "a message of 15 bytes has a header of"),
         (lambda _: new_squares(8, [ExactSum()] * 2), "is of step 8, the next is 7"),
-        (lambda _: new_squares(7, [ExactSum()]), "has 1 tables, the model has 2"),
-        (lambda body: body + bytes(8), "its lengths make"),
-        (lambda body: body[:32] + b"\xd4\x02" + body[34:], "exponents that no square"),
-        (lambda body: body[:32] + b"\x00\x05" + body[34:], "exponents that no square"),
+        (
+            lambda _: new_squares(7, [ExactSum()]),
+            r"a notice of squares has no 1.exponents of U16 \[0\]",
+        ),
+        (lambda _: new_squares(7, [ExactSum()] * 3), "a notice of squares has 2 arrays too many"),
+        (lambda body: body + bytes(8), "its arrays make"),
+        (lambda body: body[:-2] + b"\xd4\x02", "exponents that no square"),
+        (lambda body: body[:-2] + b"\x00\x05", "exponents that no square"),
     ],
 )
 def test_squares_that_do_not_fit_are_refused(gradients, change, words):

@@ -51,7 +51,7 @@ class Values:
     def decode(self, body: Body) -> dict[str, Any]:
         """The values in a body, of which arrays are views. Raises Failure."""
         try:
-            arrays = named_arrays.parse(body)
+            _, arrays = named_arrays.parse(body)
             text = arrays.pop(_JSON, np.empty(0, np.uint8)).tobytes()
             values = vars(documents.parse(self._document, text)) | arrays
             if arrays.keys() != self._arrays.keys() or not all(

@@ -1,33 +1,23 @@
-"""The body of an exchange: the push of one step, and the keys of the next.
+"""An exchange: the push of one step, and the keys of the next, as named arrays.
 
-The fixed part, the numbers of keys pushed and pulled per table, to owner 0 what the worker did
-since its exchange before (work.py), the arrays of the push, those of the pull. Whoever writes one
-fills the arrays of `new_exchange` in place; whoever receives one gets views of the bytes. All sizes
-follow from `Shape` and from the few lengths at the start, and must fill the body exactly.
+Whoever writes one fills the arrays of `new_exchange` in place; whoever receives one gets views of
+the bytes. Which arrays there are follows from `Shape`, from what was pulled before, and from how
+many ids are pulled (`_exchange`).
 
 Where `Shape.halves`, gradients are written as bfloat16 (`write_floats`); whoever receives an
 exchange gets them as float32.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from struct import Struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import (
-    Floats,
-    Views,
-    aligned,
-    check_flags,
-    check_length,
-    floats_of,
-    pack_entries,
-    unpack_entries,
-    unpack_fixed,
-)
+from tnctl.cluster.messages.named_arrays import Floats, Received, Take, new_message
 from tnctl.cluster.messages.work import REPORTED, Work
 from tnctl.cluster.transport.kinds import Body, MessageError
 from tnctl.errors import Failure
@@ -35,11 +25,10 @@ from tnctl.errors import Failure
 LARGEST = 2.0**58  # of a gradient: one machine refuses more
 LARGEST_FLOAT = float(np.finfo(np.float32).max)
 JOINING = 0  # instead of the step: of a worker that was left out, for the step that begins next
-_PAUSE, _NEXT, _DRAIN = 1, 2, 4  # flags
-# step, loss, rate factor, flags, rows pushed, rows pulled, tables, dense floats, statistics
-_FIXED = Struct("<Qdd6I")
-_COUNTS = Struct("<II")  # keys pushed, keys pulled
-_NAME = "an exchange"
+_SCALARS = {
+    "step": int, "rate_factor": float, "loss": float, "rows_pushed": int, "rows": int,
+    "pause": bool, "has_next": bool, "drain": bool,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,19 +62,9 @@ class Shape:
     halves: bool = False
 
     @property
-    def reported(self) -> int:
-        """The floats of a report (work.py)."""
-        return REPORTED * self.figures
-
-    @property
-    def kind(self) -> str:
+    def floats(self) -> str:
         """The dtype in which rows and gradients travel."""
-        return "<u2" if self.halves else "<f4"
-
-    @property
-    def float_bytes(self) -> int:
-        """Of a float of a row or a gradient."""
-        return 2 if self.halves else 4
+        return "BF16" if self.halves else "F32"
 
 
 @dataclass(frozen=True)
@@ -182,16 +161,11 @@ def new_exchange(
     drain: bool = False,
 ) -> tuple[bytearray, Exchange]:
     """The body of an exchange, and the exchange, whose arrays (all zero) are to be filled."""
-    body = bytearray(_size(shape, pushed, pulled))
-    flags = _PAUSE * pause | _NEXT * has_next | _DRAIN * drain
-    _FIXED.pack_into(
-        body, 0, step, loss, rate_factor, flags, pushed.rows, pulled.rows, len(shape.tables),
-        shape.dense, shape.statistics,
+    return new_message(
+        partial(_exchange, shape, pushed, pulled.keys), step=step, rate_factor=float(rate_factor),
+        loss=float(loss), rows_pushed=pushed.rows, rows=pulled.rows, pause=pause, has_next=has_next,
+        drain=drain,
     )  # fmt: skip
-    counts = list(zip(pushed.keys, pulled.keys, strict=True))
-    pack_entries(body, _FIXED.size, _COUNTS, counts)
-    work, push, keys = _views(shape, pushed, pulled, loss, body)
-    return body, Exchange(step, rate_factor, pause, has_next, work, push, pulled.rows, keys, drain)
 
 
 def parse_exchange(
@@ -202,82 +176,61 @@ def parse_exchange(
     With `or_nothing` it may also push nothing. Its arrays are views of the body. What is in them is
     not checked. Raises MessageError.
     """
-    step, loss, rate, flags, pushed_rows, rows, tables, dense, statistics = unpack_fixed(
-        _NAME, _FIXED, body
-    )
-    check_flags(_NAME, flags, _PAUSE | _NEXT | _DRAIN)
+    received = Received("an exchange", body, _SCALARS)
+    rate, rows, rows_pushed = map(received.scalars.get, ("rate_factor", "rows", "rows_pushed"))
     if not (math.isfinite(rate) and rate >= 0):
-        raise MessageError(f"{_NAME} has the rate factor {rate}")
-    if (dense, statistics) != (shape.dense, shape.statistics):
-        raise MessageError(
-            f"{_NAME} is of {dense:,} dense weights and {statistics:,} statistics, this owner has "
-            f"{shape.dense:,} and {shape.statistics:,}"
-        )
-    counts = list(unpack_entries(_NAME, _COUNTS, body, _FIXED.size, tables, len(shape.tables)))
-    pushed = Sizes(pushed_rows, tuple(pushed for pushed, _ in counts))
-    pulled = Sizes(rows, tuple(pulled for _, pulled in counts))
-    if pushed != pulled_before and not (or_nothing and pushed == no_batch(shape)):
-        raise MessageError(f"{_NAME} pushes {_text(pushed)}, pulled were {_text(pulled_before)}")
-    if not rows and any(pulled.keys):
-        raise MessageError(f"{_NAME} pulls {_text(pulled)}")
-    check_length(_NAME, body, _size(shape, pushed, pulled))
-    work, push, keys = _views(shape, pushed, pulled, loss, body)
-    if shape.halves:
-        tables = tuple(replace(table, sums=floats_of(table.sums)) for table in push.tables)
-        push = replace(push, tables=tables, dense=floats_of(push.dense))
-    is_pause, has_next, drain = (bool(flags & flag) for flag in (_PAUSE, _NEXT, _DRAIN))
-    return Exchange(step, rate, is_pause, has_next, work, push, rows, keys, drain)
+        raise MessageError(f"an exchange has the rate factor {rate}")
+    pushed = no_batch(shape) if or_nothing and not rows_pushed else pulled_before
+    if rows_pushed != pushed.rows:
+        raise MessageError(f"an exchange pushes {rows_pushed:,} rows, pulled were {pushed.rows:,}")
+    pulled = keys_in(shape, received)
+    if not rows and any(pulled):
+        raise MessageError(f"an exchange pulls {sum(pulled):,} keys of 0 rows")
+    return received.built(partial(_exchange, shape, pushed, pulled))
 
 
-def keys_size(counts: Iterable[int], occurrences: Iterable[bool]) -> int:
-    """The bytes of keys, per table with or without occurrences."""
-    return sum(
-        8 * keys + aligned(2 * keys) + aligned(4 * keys) * counted
-        for keys, counted in zip(counts, occurrences, strict=True)
-    )
-
-
-def keys_views(counts: Iterable[int], occurrences: Iterable[bool], view: Views) -> tuple[Keys, ...]:
-    """The keys of all tables in a body."""
-    return tuple(
-        Keys(view("<u8", keys), view("<u2", keys), view("<u4", keys) if counted else None)
-        for keys, counted in zip(counts, occurrences, strict=True)
-    )
-
-
-def _size(shape: Shape, pushed: Sizes, pulled: Sizes) -> int:
-    total = aligned(_FIXED.size + len(shape.tables) * _COUNTS.size)
-    total += 8 * shape.reported
-    for table, keys in zip(shape.tables, pushed.keys, strict=True):
-        total += aligned(shape.float_bytes * keys * table.weights) + 8 * keys * table.counts
-    if pushed.rows:
-        total += aligned(shape.float_bytes * shape.dense)
-        total += (2 * aligned(4 * pushed.rows) + aligned(4 * shape.statistics)) * shape.figures
-    return total + keys_size(pulled.keys, (table.waits for table in shape.tables))
-
-
-def _views(
-    shape: Shape, pushed: Sizes, pulled: Sizes, loss: float, body: Body
-) -> tuple[Work, Push, tuple[Keys, ...]]:
-    view = Views(body, _FIXED.size + len(shape.tables) * _COUNTS.size)
-    work = view("<f8", shape.reported)
+def _exchange(
+    shape: Shape, pushed: Sizes, pulled: Sequence[int], take: Take,
+    *, rows_pushed: int, loss: float, **scalars: Any,
+) -> Exchange:  # fmt: skip
     tables = tuple(
         PushedTable(
-            view(shape.kind, keys, table.weights), view("<f4", keys, 2) if table.counts else None
+            take(f"{number}.sums", shape.floats, keys, table.weights),
+            take(f"{number}.counts", "F32", keys, 2) if table.counts else None,
         )
-        for table, keys in zip(shape.tables, pushed.keys, strict=True)
+        for number, (table, keys) in enumerate(zip(shape.tables, pushed.keys, strict=True))
     )
-    dense = view(shape.kind, shape.dense if pushed.rows else 0)
-    figures = pushed.rows * shape.figures
-    logits, labels = view("<f4", figures), view("<f4", figures)
-    statistics = view("<f4", shape.statistics if figures else 0)
-    push = Push(pushed.rows, loss, tables, dense, logits, labels, statistics)
-    return work, push, keys_views(pulled.keys, (table.waits for table in shape.tables), view)
+    figures = rows_pushed if shape.figures else 0
+    push = Push(
+        rows_pushed,
+        loss,
+        tables,
+        dense=take("dense", shape.floats, shape.dense if rows_pushed else 0),
+        logits=take("logits", "F32", figures),
+        labels=take("labels", "F32", figures),
+        statistics=take("statistics", "F32", shape.statistics if figures else 0),
+    )
+    work = take("work", "F64", REPORTED * shape.figures)
+    return Exchange(work=work, push=push, keys=take_keys(take, shape, pulled, True), **scalars)
 
 
-def _text(sizes: Sizes) -> str:
-    keys = " + ".join(f"{count:,}" for count in sizes.keys) or "0"
-    return f"{keys} keys of {sizes.rows:,} rows"
+def take_keys(
+    take: Take, shape: Shape, counts: Sequence[int], occurrences: bool
+) -> tuple[Keys, ...]:
+    """So many keys per table, with or without occurrences."""
+    return tuple(
+        Keys(
+            take(f"{number}.ids", "U64", keys),
+            take(f"{number}.groups", "U16", keys),
+            take(f"{number}.occurrences", "U32", keys) if occurrences and table.waits else None,
+        )
+        for number, (table, keys) in enumerate(zip(shape.tables, counts, strict=True))
+    )
+
+
+def keys_in(shape: Shape, received: Received) -> list[int]:
+    """How many keys a message has per table."""
+    return [received.size(f"{number}.ids") for number in range(len(shape.tables))]
 
 
 def check_finite(push: Push, workers: int) -> None:

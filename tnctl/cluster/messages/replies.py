@@ -1,38 +1,26 @@
-"""The bodies of an exchange's reply, of a read, and of its reply. Written as exchange.py does.
+"""The reply to an exchange, a read, and its reply, as named arrays. Written as exchange.py does.
 
 Rows in the reply to an exchange are bfloat16 where `Shape.halves`; dense weights never are, nor is
 what a read receives.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from struct import Struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.messages.arrays import (
-    Floats,
-    Views,
-    aligned,
-    check_flags,
-    check_length,
-    floats_of,
-    pack_entries,
-    unpack_entries,
-    unpack_fixed,
-)
-from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_size, keys_views, no_batch
+from tnctl.cluster.messages.exchange import Keys, Shape, Sizes, keys_in, no_batch, take_keys
+from tnctl.cluster.messages.named_arrays import Floats, Received, Take, new_message
 from tnctl.cluster.transport.kinds import Body, MessageError
 
-_PAUSED, _ANY_NEXT, _LEFT_OUT = 1, 2, 4  # flags of a reply
-_DENSE = 1  # flag of a read, and of its reply
-_REPLY = Struct("<QQ4I3d")  # step, rows of the step, flags, tables, dense floats, 0, totals
-_OWNED = Struct("<QQQ")  # keys, rows and bytes of the owner's part of a table
-_READ = Struct("<II")  # flags, tables
-_KEYS = Struct("<Q")
-
+_SCALARS = {
+    "step": int, "rows": int, "paused": bool, "any_next": bool, "left_out": bool,
+    "totals": (float, float, float),
+}  # fmt: skip
 
 # Of the process that answers, so far: seconds of answering exchanges, bytes sent and received.
 Totals = Callable[[], tuple[float, float, float]]
@@ -119,66 +107,43 @@ def new_reply(
 ) -> tuple[bytearray, Reply]:
     """The body of a reply to a pull of these sizes, whose arrays are to be filled."""
     sizes = no_batch(shape) if paused or left_out else pulled
-    body = bytearray(_reply_size(shape, sizes))
-    flags = _PAUSED * paused | _ANY_NEXT * any_next | _LEFT_OUT * left_out
-    dense = shape.dense if sizes.rows else 0
-    _REPLY.pack_into(body, 0, step, rows, flags, len(shape.tables), dense, 0, *totals)
-    entries = [(keys, part.rows, part.bytes) for keys, part in zip(sizes.keys, owned, strict=True)]
-    pack_entries(body, _REPLY.size, _OWNED, entries)
-    tables, floats = _reply_views(shape, sizes, body)
-    return body, Reply(step, paused, any_next, left_out, rows, tables, floats, tuple(owned), totals)
+    return new_message(
+        partial(_reply, shape, sizes), step=step, rows=rows, paused=paused, any_next=any_next,
+        left_out=left_out, owned=[(part.rows, part.bytes) for part in owned],
+        totals=[float(total) for total in totals],
+    )  # fmt: skip
 
 
 def parse_reply(shape: Shape, pulled: Sizes, body: Body) -> Reply:
     """The reply in a body, to an exchange that pulled these sizes. Raises MessageError."""
     name = "the reply to an exchange"
-    step, rows, flags, tables, dense, reserved, *totals = unpack_fixed(name, _REPLY, body)
-    check_flags(name, flags, _PAUSED | _ANY_NEXT | _LEFT_OUT)
-    check_flags(name, reserved, 0)
-    if not all(math.isfinite(total) and total >= 0 for total in totals):
+    received = Received(name, body, _SCALARS | {"owned": ((int, int),) * len(shape.tables)})
+    values = received.scalars
+    if not all(math.isfinite(total) and total >= 0 for total in values["totals"]):
         raise MessageError(f"{name} has seconds or bytes that are NaN, infinite or below 0")
-    paused, left_out = bool(flags & _PAUSED), bool(flags & _LEFT_OUT)
-    has_nothing = paused or left_out
+    has_nothing, rows = values["paused"] or values["left_out"], values["rows"]
     sizes = no_batch(shape) if has_nothing else pulled
-    entries = list(unpack_entries(name, _OWNED, body, _REPLY.size, tables, len(shape.tables)))
-    keys = tuple(entry[0] for entry in entries)
-    expected = shape.dense if sizes.rows else 0
-    if (keys, dense) != (sizes.keys, expected):
-        raise MessageError(
-            f"{name} has {list(keys)} rows and {dense:,} dense weights instead of "
-            f"{list(sizes.keys)} and {expected:,}"
-        )
     if rows < sizes.rows or (has_nothing and rows):
         raise MessageError(f"{name} is of a step of {rows:,} rows, the worker has {sizes.rows:,}")
-    check_length(name, body, _reply_size(shape, sizes))
-    views, floats = _reply_views(shape, sizes, body)
-    if shape.halves:
-        views = tuple(replace(table, rows=floats_of(table.rows)) for table in views)
-    owned = tuple(Owned(entry[1], entry[2]) for entry in entries)
-    any_next = bool(flags & _ANY_NEXT)
-    seconds, sent, received = totals
-    return Reply(
-        step, paused, any_next, left_out, rows, views, floats, owned, (seconds, sent, received)
-    )
+    return received.built(partial(_reply, shape, sizes))
 
 
-def _reply_size(shape: Shape, sizes: Sizes) -> int:
-    total = aligned(_REPLY.size + len(shape.tables) * _OWNED.size)
-    for table, keys in zip(shape.tables, sizes.keys, strict=True):
-        total += aligned(shape.float_bytes * keys * table.floats_read)
-        total += aligned(4 * keys) * table.waits
-    return total + (aligned(4 * shape.dense) if sizes.rows else 0)
-
-
-def _reply_views(shape: Shape, sizes: Sizes, body: Body) -> tuple[tuple[PulledTable, ...], Floats]:
-    view = Views(body, _REPLY.size + len(shape.tables) * _OWNED.size)
+def _reply(
+    shape: Shape, sizes: Sizes, take: Take,
+    *, owned: Iterable[Iterable[int]], totals: Iterable[float], **scalars: Any,
+) -> Reply:  # fmt: skip
     tables = tuple(
         PulledTable(
-            view(shape.kind, keys, table.floats_read), view("<u4", keys) if table.waits else None
+            take(f"{number}.rows", shape.floats, keys, table.floats_read),
+            take(f"{number}.waits", "U32", keys) if table.waits else None,
         )
-        for table, keys in zip(shape.tables, sizes.keys, strict=True)
+        for number, (table, keys) in enumerate(zip(shape.tables, sizes.keys, strict=True))
     )
-    return tables, view("<f4", shape.dense if sizes.rows else 0)
+    dense = take("dense", "F32", shape.dense if sizes.rows else 0)
+    parts = tuple(Owned(*part) for part in owned)
+    seconds, sent, received = totals
+    of_process = seconds, sent, received
+    return Reply(tables=tables, dense=dense, owned=parts, totals=of_process, **scalars)
 
 
 # ---- Reads -------------------------------------------------------------------
@@ -186,38 +151,38 @@ def _reply_views(shape: Shape, sizes: Sizes, body: Body) -> tuple[tuple[PulledTa
 
 def new_read(shape: Shape, keys: Sequence[int], *, dense: bool) -> tuple[bytearray, Read]:
     """The body of a read of so many keys per table, whose arrays are to be filled."""
-    body = bytearray(_read_size(keys))
-    _READ.pack_into(body, 0, _DENSE * dense, len(shape.tables))
-    pack_entries(body, _READ.size, _KEYS, [(count,) for count in keys])
-    return body, Read(dense, _read_views(keys, body))
+    return new_message(partial(_read, shape, keys), dense=dense)
 
 
 def parse_read(shape: Shape, body: Body) -> Read:
     """The read in a body. Raises MessageError."""
-    name = "a read"
-    flags, keys = _flags_and_keys(name, shape, body)
-    check_length(name, body, _read_size(keys))
-    return Read(bool(flags & _DENSE), _read_views(keys, body))
+    received = Received("a read", body, {"dense": bool})
+    return received.built(partial(_read, shape, keys_in(shape, received)))
+
+
+def _read(shape: Shape, keys: Sequence[int], take: Take, *, dense: bool) -> Read:
+    return Read(dense, take_keys(take, shape, keys, False))
 
 
 def new_read_reply(
     shape: Shape, keys: Sequence[int], *, dense: bool
 ) -> tuple[bytearray, ReadReply]:
     """The body of a read's reply, whose arrays are to be filled."""
-    body = bytearray(_read_reply_size(shape, keys, dense))
-    _READ.pack_into(body, 0, _DENSE * dense, len(shape.tables))
-    pack_entries(body, _READ.size, _KEYS, [(count,) for count in keys])
-    return body, _read_reply_views(shape, keys, dense, body)
+    return new_message(partial(_read_reply, shape, keys, dense))
 
 
 def parse_read_reply(shape: Shape, keys: Sequence[int], dense: bool, body: Body) -> ReadReply:
     """The reply in a body, to a read of so many keys per table. Raises MessageError."""
-    name = "the reply to a read"
-    flags, received = _flags_and_keys(name, shape, body)
-    if (bool(flags & _DENSE), received) != (dense, list(keys)):
-        raise MessageError(f"{name} has {received} rows instead of {list(keys)}")
-    check_length(name, body, _read_reply_size(shape, keys, dense))
-    return _read_reply_views(shape, keys, dense, body)
+    received = Received("the reply to a read", body, {})
+    return received.built(partial(_read_reply, shape, keys, dense))
+
+
+def _read_reply(shape: Shape, keys: Sequence[int], dense: bool, take: Take) -> ReadReply:
+    rows = (
+        take(f"{number}.rows", "F32", count, table.floats_read)
+        for number, (table, count) in enumerate(zip(shape.tables, keys, strict=True))
+    )
+    return ReadReply(tuple(rows), take("dense", "F32", shape.dense * dense))
 
 
 def answer_read(
@@ -231,36 +196,3 @@ def answer_read(
     answer, reply = new_read_reply(shape, [len(keys.ids) for keys in read.keys], dense=read.dense)
     fill(read, reply)
     return answer
-
-
-def _flags_and_keys(name: str, shape: Shape, body: Body) -> tuple[int, list[int]]:
-    flags, tables = unpack_fixed(name, _READ, body)
-    check_flags(name, flags, _DENSE)
-    entries = unpack_entries(name, _KEYS, body, _READ.size, tables, len(shape.tables))
-    return flags, [entry[0] for entry in entries]
-
-
-def _read_size(keys: Sequence[int]) -> int:
-    start = aligned(_READ.size + len(keys) * _KEYS.size)
-    return start + keys_size(keys, [False] * len(keys))
-
-
-def _read_views(keys: Sequence[int], body: Body) -> tuple[Keys, ...]:
-    view = Views(body, _READ.size + len(keys) * _KEYS.size)
-    return keys_views(keys, [False] * len(keys), view)
-
-
-def _read_reply_size(shape: Shape, keys: Sequence[int], dense: bool) -> int:
-    total = aligned(_READ.size + len(keys) * _KEYS.size)
-    for table, count in zip(shape.tables, keys, strict=True):
-        total += aligned(4 * count * table.floats_read)
-    return total + aligned(4 * shape.dense) * dense
-
-
-def _read_reply_views(shape: Shape, keys: Sequence[int], dense: bool, body: Body) -> ReadReply:
-    view = Views(body, _READ.size + len(keys) * _KEYS.size)
-    tables = tuple(
-        view("<f4", count, table.floats_read)
-        for table, count in zip(shape.tables, keys, strict=True)
-    )
-    return ReadReply(tables, view("<f4", shape.dense * dense))

@@ -31,8 +31,12 @@ from tnctl.cluster.messages.exchange import (
     parse_exchange,
     sizes_of,
 )
-from tnctl.cluster.messages.participants import new_participants, parse_participants
-from tnctl.cluster.messages.squares import add_squares, new_squares
+from tnctl.cluster.messages.notices import (
+    add_squares,
+    new_participants,
+    new_squares,
+    parse_participants,
+)
 from tnctl.cluster.messages.work import Work
 from tnctl.cluster.owners.owner import Answers, Handle, Notice, Owner, Parameters
 from tnctl.cluster.transport.kinds import Body, Kind, MessageError

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import Keys, Push
+from tnctl.cluster.messages.named_arrays import write_floats
 from tnctl.cluster.messages.replies import Owned, Read, ReadReply, Reply
 from tnctl.cluster.messages.shapes import first_floats
 from tnctl.model.parameter_tables import (

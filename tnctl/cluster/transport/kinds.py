@@ -1,7 +1,6 @@
 """What the processes of a cluster send each other: kinds of messages, and their limits.
 
-What a body contains depends on its kind: raw arrays behind a small struct (messages/exchange.py),
-or JSON.
+Which arrays a body has depends on its kind (messages/named_arrays.py).
 """
 
 from enum import IntEnum
@@ -21,7 +20,7 @@ class Kind(IntEnum):
 
     EXCHANGE = 1
     READ = 2
-    COMMAND = 3  # JSON
+    COMMAND = 3
     SQUARES = 4  # of an owner to another one
     PARTICIPANTS = 5  # of owner 0 to the other owners
     REPLY = 6  # to any of these

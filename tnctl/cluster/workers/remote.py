@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.arrays import write_floats
 from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
@@ -27,7 +26,8 @@ from tnctl.cluster.messages.exchange import (
     Sizes,
     new_exchange,
     no_batch,
-)  # fmt: skip
+)
+from tnctl.cluster.messages.named_arrays import write_floats
 from tnctl.cluster.messages.replies import ReadReply, Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
