@@ -3,12 +3,6 @@
 import csv
 import dataclasses
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import cluster_commands
@@ -155,26 +149,3 @@ def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):
     with pytest.raises(Exception, match=r"worker 1: .*part-4\.csv") as failed:
         cluster_in_one_process.train_together(conf, 3)
     assert "\n" not in str(failed.value)
-
-
-@pytest.mark.alone
-def test_a_killed_worker_is_started_again_and_every_row_is_trained_once(parts):
-    command = [
-        sys.executable, "-m", "tnctl", "train", "conf=small.yaml", "cluster=local",
-        "cluster.workers=2", "output=run", "data.train=part-*.csv", "train.batch_size=16",
-        "train.epochs=3", "save.every_steps=20", "evaluation.ablate=false",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, cwd=parts, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(parts.glob("run/checkpoints/*/manifest.json")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert re.search("worker 1 was killed by SIGKILL: all workers start again", said)
-    assert "resuming from run/checkpoints/" in said
-    report = json.loads((parts / "run/report.json").read_text())
-    assert [epoch["examples"] for epoch in report["epochs"]] == [3000] * 3
-    assert not [line for line in said.splitlines() if "Traceback" in line]

@@ -1,4 +1,4 @@
-"""Processes of a cluster are killed, stopped and cut off; what one machine reports ends all."""
+"""Who joins a cluster and who is lost; what one machine reports ends all."""
 
 import dataclasses
 import errno
@@ -9,15 +9,12 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 
 import cluster_commands
 import cluster_in_one_process
 import grpc
 import pytest
-import real_faults
-from cluster_commands import Training, all_ended, state_of, trained_once
 from env_commands import free_port
 from test_cluster import conf_of
 
@@ -30,7 +27,7 @@ from tnctl.cluster.joining.assignment import Assignment
 from tnctl.cluster.transport import rpc
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.workers import share
-from tnctl.errors import Failure, Stopped, UserError
+from tnctl.errors import Stopped, UserError
 from tnctl.tables import NotFiniteError
 from tnctl.training.workers import Signals
 
@@ -41,82 +38,7 @@ def parts(workspace):
     return workspace
 
 
-# ---- Lost processes ------------------------------------------------------------
-
-
-@pytest.mark.alone
-def test_a_short_stop_costs_time_and_nothing_outlives_the_supervisor(parts):
-    with Training(parts) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGSTOP)
-        time.sleep(1.5)
-        training.signal(1, signal.SIGCONT)
-        training.until_saved(training.checkpoints())
-        assert "start again" not in training.said
-        pids = training.workers()
-        training.supervisor.kill()
-        training.supervisor.wait()
-        deadline = time.monotonic() + 10
-        while not all_ended(pids) or is_locked(parts / "run"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    real_faults.resume(parts)
-
-
-def is_locked(output):
-    try:
-        with files.locked(str(output)):
-            return False
-    except Failure:
-        return True
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_worker_0_is_killed(parts):
-    with Training(parts) as training:
-        training.until_saved()
-        training.signal(0, signal.SIGKILL)
-        assert training.wait() == 0, training.said
-    assert "worker 0 was killed by SIGKILL: all workers start again" in training.said
-    assert "resuming from run/checkpoints/" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-def snapshot(run):
-    """Size and time of each file of a run, but for the logs of workers."""
-    return {
-        str(path.relative_to(run)): (path.stat().st_size, path.stat().st_mtime_ns)
-        for path in run.rglob("*")
-        if path.is_file() and path.parent.name != "workers"
-    }
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
-    """The supervisor would kill it: here it is stopped too, and so sees none of it."""
-    with Training(parts, timeout=5) as training:
-        training.until_saved()
-        pids = training.workers()
-        supervisor, stopped, other = training.supervisor.pid, pids[rank], pids[1 - rank]
-        os.kill(supervisor, signal.SIGSTOP)
-        os.kill(stopped, signal.SIGSTOP)
-        training.until(lambda: state_of(other) == "Z")
-        files_then = snapshot(training.run)
-        os.kill(stopped, signal.SIGCONT)
-        training.until(lambda: state_of(stopped) == "Z")
-        code = int(Path(f"/proc/{stopped}/stat").read_text().split()[-1])
-        assert snapshot(training.run) == files_then
-        os.kill(supervisor, signal.SIGCONT)
-        assert training.wait() == 0, training.said
-    assert os.waitstatus_to_exitcode(code) == 75
-    logs = [training.said, (training.run / "workers/rank-1.log").read_text()]
-    assert re.search(rf"worker {rank}: this process was stopped for \d", logs[rank]), logs
-    assert re.search(rf"worker {1 - rank}: worker {rank} could not be reached", logs[1 - rank])
-    assert "all workers start again" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
+# ---- Who joins and who is lost ------------------------------------------------------
 
 
 def assigned(rank, port=0, **given):
@@ -310,25 +232,6 @@ def ask_as_a_stranger(port):
 # ---- A request to stop -----------------------------------------------------------
 
 
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("to", [["supervisor"], [1], ["supervisor", 0, 1]])
-def test_sigterm_saves_and_the_same_command_resumes(parts, to):
-    with Training(parts) as training:
-        training.until_saved()
-        pids = training.workers()
-        for target in to:
-            pid = training.supervisor.pid if target == "supervisor" else pids[target]
-            os.kill(pid, signal.SIGTERM)
-        assert training.wait() == 143, training.said
-    match = re.search(r"^tnctl train: stopped after step ([\d,]+): run/checkpoints/(\S+) is saved",
-                      training.said, re.MULTILINE)  # fmt: skip
-    assert match, training.said
-    assert int(match[2].removeprefix("step-")) == int(match[1].replace(",", ""))
-    assert "Traceback" not in training.said
-    real_faults.resume(parts)
-
-
 def test_a_signal_that_was_sent_to_several_processes_is_one_request():
     with Signals() as signals:
         signals.seconds_apart = 60.0
@@ -341,23 +244,7 @@ def test_a_signal_that_was_sent_to_several_processes_is_one_request():
         assert signals.again
 
 
-# ---- A cut network -----------------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("seconds", [2, 8])
-def test_a_cut_network(parts, seconds):
-    real_faults.train_through_a_cut(parts, seconds)
-
-
 # ---- What one machine reports ------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_full_disk(parts):
-    real_faults.train_on_a_full_disk(parts)
 
 
 def full_disk(monkeypatch):

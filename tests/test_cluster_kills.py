@@ -105,7 +105,7 @@ def train(folder, output, settings, chance, faults):
 
 
 def strike(training, chance, fault):
-    """Kill or stop a process at a random moment, and wait for what follows; False if it was over."""
+    """Kill or stop a process at a random moment, and wait for what follows; False without one."""
     time.sleep(chance.uniform(0, MOST_SECONDS))
     if not happens(training, lambda: processes(training)):
         return False
@@ -293,11 +293,12 @@ def networks():
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize(("mode", "cut", "seconds"), [
     ("sync", "silent", 2), ("servers", "down", 2), *((mode, "silent", 8) for mode in MODES),
     ("sync", "down", 15), ("async", "down", 15),
 ])  # fmt: skip
-def test_a_cut_network(networks, parts, mode, cut, seconds):
+def test_a_cut_network(parts, mode, cut, seconds):
     settings = [*MODES[mode], *KEEP_SHOWS, "save.keep=100"]
     with Training(parts, *settings, prefix=ENTER_OWN, timeout=5) as training:
         training.until_saved()

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import re
 import signal
 from pathlib import Path
 
@@ -211,22 +210,3 @@ def test_a_server_never_imports_tensorflow_and_all_start_again_without_it(parts)
     assert "server 0 was killed by SIGKILL: all workers start again" in training.said
     assert trained_once(training.run) and "Traceback" not in training.said
     assert "workers started, generation 2" in (training.run / "workers/server-0.log").read_text()
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_stopped_server_is_killed_and_sigterm_to_one_saves(parts, mode):
-    settings = ["cluster.workers=1", "cluster.servers=1", f"cluster.mode={mode}"]
-    with Training(parts, *settings, timeout=5) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGSTOP)
-        training.until_restarted()
-        training.until_saved(training.checkpoints())
-        training.signal(1, signal.SIGTERM)
-        assert training.wait() == 143, training.said
-    assert re.search("server 0 (has been silent|was stopped) for ", training.said)
-    assert "is saved. Run the same command again to resume" in training.said
-    with Training(parts, *settings) as training:
-        assert training.wait() == 0, training.said
-    assert trained_once(training.run) and "Traceback" not in training.said

@@ -29,9 +29,9 @@ def parts(workspace):
     return workspace
 
 
-def own(workers=2):
-    port = free_port()
-    return [of_tnctl(rank, workers, port) for rank in range(workers)]
+def own(workers=2, servers=0):
+    port, of_all = free_port(), {"TNCTL_SERVERS": str(servers)} if servers else {}
+    return [of_tnctl(rank, workers, port) | of_all for rank in range(workers + servers)]
 
 
 def test_two_commands_end_with_the_bytes_of_one(parts, monkeypatch):
@@ -64,15 +64,18 @@ def test_two_commands_end_with_the_bytes_of_one(parts, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("workers", "rank"), [(2, 0), (3, 1)])
-def test_a_worker_is_killed(parts, rank, workers):
-    with Scheduled(parts, own(workers), timeout=10) as training:
+@pytest.mark.parametrize(("workers", "servers", "rank", "name"), [
+    (2, 0, 0, "worker 0"), (1, 1, 1, "server 0"),
+])  # fmt: skip
+def test_a_worker_or_server_is_killed(parts, workers, servers, rank, name):
+    with Scheduled(parts, own(workers, servers), timeout=10) as training:
         training.until_saved()
         os.kill(training.commands[rank].worker(), signal.SIGKILL)
-        assert training.wait() == [0] * workers, training.said
+        assert training.wait() == [0, 0], training.said
     said = [command.said for command in training.commands]
-    assert f"worker {rank} was killed by SIGKILL: all workers start again" in said[rank]
-    assert all(f"worker {r} has lost another one" in said[r] for r in range(workers) if r != rank)
+    other = "worker 1" if rank == 0 else "worker 0"
+    assert f"{name} was killed by SIGKILL: all workers start again" in said[rank]
+    assert f"{other} has lost another one: all workers start again" in said[1 - rank]
     assert "resuming from run/checkpoints/" in said[0] and "Traceback" not in training.said
     assert trained_once(training.run)
 

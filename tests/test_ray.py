@@ -10,9 +10,15 @@ from pathlib import Path
 
 import cluster_commands
 import pytest
-import real_faults
-from cluster_commands import Training, state_of, trained_once
-from test_cluster_faults import is_locked
+from cluster_commands import (
+    KEEP_SHOWS,
+    Training,
+    check_rows,
+    is_locked,
+    number_rows,
+    state_of,
+    trained_once,
+)  # fmt: skip
 from tls_files import make_authority, make_certificate
 
 pytestmark = pytest.mark.ray
@@ -160,8 +166,8 @@ def test_a_server_that_is_killed_and_encrypted_connections(parts):
         ("certificate", "worker.pem"), ("key", "worker.key"), ("authority", "authority.pem"),
     ):  # fmt: skip
         settings.append(f"cluster.tls.{key}={parts / name}")
-    real_faults.number_rows(parts)
-    with RayTraining(parts, *settings, *real_faults.KEEP_SHOWS, timeout=30) as training:
+    number_rows(parts)
+    with RayTraining(parts, *settings, *KEEP_SHOWS, timeout=30) as training:
         training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
         tree = training.tree()
         names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in training.workers()}
@@ -172,7 +178,7 @@ def test_a_server_that_is_killed_and_encrypted_connections(parts):
         assert training.supervisor.wait(timeout=240) == 0, training.said
     assert "server 0 was killed by SIGKILL: all workers start again" in training.said
     assert training.said.count(AGAIN) == 1 and "Traceback" not in training.said
-    real_faults.check_rows(training.run)
+    check_rows(training.run)
     lines = map(json.loads, (training.run / "log.jsonl").read_text().splitlines())
     assert any('"role": "server"' in json.dumps(line) for line in lines)
     log = (training.run / "workers/server-0.log").read_text()

@@ -1,17 +1,11 @@
 """Faults of dedicated servers end or restart the training with a line that names the server."""
 
 import itertools
-import json
-import os
-import signal
 
 import cluster_commands
 import cluster_in_one_process
 import numpy as np
 import pytest
-import real_faults
-from cluster_commands import FILES, ROWS, Training, trained_once
-from env_commands import Scheduled, free_port, of_tnctl
 from test_cluster import conf_of
 from test_cluster_faults import full_disk
 from test_cluster_servers import IN_PARTS, with_servers
@@ -109,74 +103,3 @@ def test_memory_that_runs_short_for_a_server_is_reported_and_saved(parts, monkey
     text = str(failed.value)
     assert "is saved. Run the same command again with more memory" in text and "\n" not in text
     assert loading.newest("run").folder == text.split(" is saved")[0].split()[-1]
-
-
-# ---- Processes -------------------------------------------------------------------
-
-ONE_EACH = ["cluster.workers=1", "cluster.servers=1"]
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_killed_server_is_started_again_and_every_row_is_trained_once(parts):
-    real_faults.number_rows(parts)
-    settings = [*ONE_EACH, "cluster.mode=async", *real_faults.KEEP_SHOWS]
-    with Training(parts, *settings) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGKILL)
-        assert training.wait() == 0, training.said
-    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
-    assert "resuming from run/checkpoints/" in training.said
-    real_faults.check_rows(training.run)
-    assert "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_day_that_is_interrupted_is_trained_once(parts, monkeypatch, killed):
-    """Process 0 is the worker, 1 its server."""
-    real_faults.number_rows(parts)
-    for number in range(FILES):
-        day = parts / f"clicks/2024-01-0{1 + number % 2}"
-        day.mkdir(exist_ok=True)
-        (parts / f"clicks/part-{number}.csv").rename(day / f"part-{number}.csv")
-    of_days = {
-        "data.train=part-*.csv": "data.train='{day}/*.csv'",
-        "train.epochs=3": "train.epochs=1",
-    }
-    train = [of_days.get(text, text) for text in cluster_commands.TRAIN]
-    monkeypatch.setattr(cluster_commands, "TRAIN", train)
-    settings = [
-        *ONE_EACH, "cluster.mode=async", *real_faults.KEEP_SHOWS, "data.validation=null",
-        "data.test=null", "gate.enabled=false",
-    ]  # fmt: skip
-    with Training(parts, *settings) as training:
-        training.until(lambda: "looking at 2024-01-02" in training.said)
-        training.until_saved(training.checkpoints())
-        training.signal(killed, signal.SIGKILL)
-        assert training.wait() == 0, training.said
-    assert "was killed by SIGKILL: all workers start again" in training.said
-    assert real_faults.shows_of_rows(training.run) == {1: ROWS}
-    days = json.loads((training.run / "report.json").read_text())["days"]
-    assert [day["day"] for day in days] == ["2024-01-01", "2024-01-02"]
-    assert "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_commands_of_a_scheduler_train_with_a_server_that_is_killed(parts):
-    port = free_port()
-    common = of_tnctl(0, 1, port) | {"TNCTL_SERVERS": "1"}
-    variables = [common | {"TNCTL_ROLE": role} for role in ("worker", "server")]
-    with Scheduled(parts, variables, timeout=10) as training:
-        training.until_saved()
-        os.kill(training.commands[1].worker(), signal.SIGKILL)
-        assert training.wait() == [0, 0], training.said
-    of_worker, of_server = (command.said for command in training.commands)
-    assert "server 0 was killed by SIGKILL: all workers start again" in of_server
-    assert "worker 0 has lost another one: all workers start again" in of_worker
-    assert "resuming from run/checkpoints/" in of_worker and "Traceback" not in training.said
-    assert trained_once(training.run)
-    log = (training.run / "workers/server-0.log").read_text()
-    assert log.startswith("== workers started, generation 1\n")
