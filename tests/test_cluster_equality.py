@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import cluster_in_one_process
@@ -11,7 +12,8 @@ from cluster_in_one_process import UnreliableTransport
 from micro_batches import MicroBatches
 from test_cluster import conf_of
 
-from tnctl.checkpoint import dense_file, owners, rows
+from tnctl import schema
+from tnctl.checkpoint import dense_file, load, owners, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0 import cluster_workers
 
@@ -25,6 +27,7 @@ COMMON = [
 ]  # fmt: skip
 PLAIN = [
     "optimizer.embedding.name=adagrad", "optimizer.linear.name=ftrl", "optimizer.dense.name=adam",
+    "slots.interests.pooling=sqrtn",
 ]  # fmt: skip
 CLIP_NORM = 0.8
 LIFE = [
@@ -106,13 +109,19 @@ def check(report, reference, after_steps, output="run"):
     assert report.epochs[-1].examples == reference.examples == sum(ROWS[: reference.workers])
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
-def test_rows_and_dense_weights_have_the_bits_of_micro_batches(confs, workers):
-    conf = confs(workers, *PLAIN)
+@pytest.mark.parametrize("workers, servers, overrides", [
+    (1, 0, PLAIN), (2, 0, PLAIN), pytest.param(3, 0, PLAIN, marks=pytest.mark.long),
+    (1, 1, PLAIN), pytest.param(2, 2, LIFE, marks=pytest.mark.long),
+    pytest.param(3, 5, LIFE, marks=pytest.mark.long),
+])  # fmt: skip
+def test_rows_and_dense_weights_have_the_bits_of_micro_batches(confs, workers, servers, overrides):
+    conf = replace(confs(workers, *overrides), cluster=schema.Cluster(servers=servers))
     report, errors = cluster_in_one_process.train_together(conf, workers)
     assert not errors
     after_steps, reference = states(conf, workers)
     check(report, reference, after_steps)
+    for table in load.newest("run").manifest.tables:
+        assert sum(1 for entry in table.files if entry.rows) >= (servers or workers)
 
 
 class Background:

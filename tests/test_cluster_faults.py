@@ -31,13 +31,6 @@ from tnctl.errors import Stopped, UserError
 from tnctl.tables import NotFiniteError
 from tnctl.training.workers import Signals
 
-
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
 # ---- Who joins and who is lost ------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """Processes of each mode are killed, stopped and cut off, disks fill: every row is trained once.
 
-`make test-all` sends 2 SIGKILLs and 1 SIGSTOP in each mode, at random moments. This sends 20 and 10:
+`make test-all` sends 2 SIGKILLs and 1 SIGSTOP in each mode at random moments. This sends 20 and 10:
 
     TNCTL_KILLS=20 .venv/bin/python -m pytest -s tests/test_cluster_kills.py -k random_moments
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import cluster_in_one_process
 import pytest
 from cluster_in_one_process import Transport
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl.cluster import node
 from tnctl.cluster.owners.owner import Owner
@@ -55,7 +55,7 @@ class SlowTransport(Transport):
 
 
 @pytest.fixture
-def last_figures(parts, monkeypatch):  # noqa: F811
+def last_figures(parts, monkeypatch):
     """Trains with two workers over a transport; their figures in the last line of log.jsonl."""
     monkeypatch.setattr(node, "LEAST_TIMED", 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import cluster_in_one_process
 import numpy as np
 import pytest
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl import system
 from tnctl.checkpoint import load as loading
@@ -27,7 +27,7 @@ def steps_of(run):
     return [line for line in lines if line["event"] == "step"]
 
 
-def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):  # noqa: F811
+def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
     report, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors
@@ -68,7 +68,7 @@ def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
         assert "workers" not in json.loads((run / "report.json").read_text())["timing"]
 
 
-def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):  # noqa: F811
+def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
     held, calls = itertools.count(0, 1 << 20), itertools.count()
     monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
@@ -94,7 +94,7 @@ def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch): 
     assert loading.newest("run").folder == saved
 
 
-def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):  # noqa: F811
+def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
     trained = share.Share.train
 
@@ -110,7 +110,7 @@ def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):  # noqa:
     assert "\n" not in str(failed.value)
 
 
-def test_sketches_of_all_workers_are_one(parts, monkeypatch):  # noqa: F811
+def test_sketches_of_all_workers_are_one(parts, monkeypatch):
     overrides = [
         "data.train=part-*.csv", "train.batch_size=64", "life.admission.after=3",
         "life.sketch=65536",
@@ -136,7 +136,7 @@ def test_sketches_that_are_too_small_are_reported(capsys):
     assert "embedding4" not in said
 
 
-def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):  # noqa: F811
+def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "data.label.column=never",
                    "data.validation=null", "data.test=null")  # fmt: skip
     rows = 0
@@ -148,7 +148,7 @@ def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):  # noqa: F
         cluster_in_one_process.train_together(conf, 2)
 
 
-def test_a_label_of_a_further_head_that_never_varies(parts, monkeypatch, capsys):  # noqa: F811
+def test_a_label_of_a_further_head_that_never_varies(parts, monkeypatch, capsys):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "recipe=esmm", "recipe.hidden=[4]",
                    "+data.labels.ctr.column=label", "+data.labels.ctcvr.column=never",
                    "data.validation=null", "data.test=null")  # fmt: skip

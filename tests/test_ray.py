@@ -34,12 +34,6 @@ NAMES = {
 }
 
 
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
 class RayTraining(Training):
     """A command that trains with two workers, which Ray supervises."""
 
@@ -184,36 +178,3 @@ def test_a_server_that_is_killed_and_encrypted_connections(parts):
     log = (training.run / "workers/server-0.log").read_text()
     assert log.count("== workers started, generation") == 2
     all_end(tree)
-
-
-def newest(checkpoints):
-    return max((int(name.removeprefix("step-")) for name in checkpoints), default=-1)
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-@pytest.mark.parametrize("kind", ["worker", "head"])
-def test_training_is_under_way_again_within_20_seconds(parts, kind):
-    seconds, loads = [], []
-    long, saved = "train.epochs=200", "save.every_steps=10"
-    with RayTraining(parts, long, saved, timeout=30) as training:
-        for number in (1, 2):  # the better counts, for other programs may use the machine too
-            training.until_saved(training.checkpoints())
-            os.kill(training.pids(kind)[0], signal.SIGKILL)
-            killed = time.monotonic()
-            training.until(lambda n=number: training.said.count("resuming from") == n)
-            # Its first new checkpoint comes after 10 steps of all workers.
-            resumed = re.findall(r"resuming from run/checkpoints/(step-\d+)", training.said)[-1]
-            training.until(lambda name=resumed: newest(training.checkpoints()) > newest([name]))
-            seconds.append(time.monotonic() - killed)
-            loads.append(os.getloadavg()[0])
-            print(f"{kind}: 10 steps {seconds[-1]:.1f} s after the kill, load {loads[-1]:.1f}")
-        tree = training.tree()
-        training.supervisor.kill()
-        training.supervisor.wait()
-        all_end(tree)
-    assert training.said.count(AGAIN) == 2
-    if min(seconds) >= 20 and min(loads) > 3 * len(os.sched_getaffinity(0)):
-        pytest.skip(f"{min(seconds):.1f} s with a load of {min(loads):.1f}, which says nothing")
-    assert min(seconds) < 20

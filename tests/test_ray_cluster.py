@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import cluster_commands
 import pytest
 from cluster_commands import trained_once
 from conftest import CONF, write_clicks
@@ -107,12 +106,6 @@ class TrainingOnNodes(RayTraining):
         return list(processes_below(self.raylets)["worker"].values())
 
 
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
 @pytest.mark.alone
 @pytest.mark.long
 @needs_ray
@@ -164,105 +157,6 @@ def test_without_room_for_a_worker_the_command_ends_and_says_how_many_fit(parts)
         with TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training:
             assert training.supervisor.wait(timeout=240) == 0, training.said
     assert "resuming from" in training.said and workers_recorded(training.run) == [3, 2]
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_a_run_on_a_ray_that_grows_and_loses_two_nodes(parts):
-    with (
-        nodes_of_ray(1) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, "train.epochs=10") as training,
-    ):
-        # Two workers have no room yet, and one of them takes none.
-        training.until(lambda: "has not placed 2 of 2 workers" in training.said)
-        assert not processes_below(nodes["raylets"])["actor"]
-        nodes["add"]()
-        training.until_saved()
-        workers = training.workers()
-        for raylet in nodes["raylets"][:2]:
-            os.kill(raylet, signal.SIGKILL)
-        for _ in range(2):
-            nodes["add"]()
-        all_end(workers)
-        training.until(lambda: training.said.count("resuming from") == 1)
-        assert training.supervisor.wait(timeout=480) == 0, training.said
-    assert trained_once(training.run, epochs=10) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_the_loss_of_a_server_is_that_of_a_worker(parts):
-    settings = ["cluster.workers=1", "cluster.servers=1", "cluster.mode=async"]
-    with (
-        nodes_of_ray(2) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training,
-    ):
-        training.until(lambda: training.checkpoints() and len(training.workers()) == 2)
-        [server] = [pid for pid in training.workers() if name_of(pid) == "tnctl server 1"]
-        os.kill(server, signal.SIGKILL)
-        assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-def name_of(pid):
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
-# Put before all modules of a worker: kills its node at its first call of a method, once there is
-# a checkpoint.
-AT_A_CALL = """
-import contextlib, functools, os, pathlib, signal, sys, threading, time
-def patch():
-    module, _, name = os.environ["KIND"].rpartition(".")
-    while not hasattr(sys.modules.get(module), name):
-        time.sleep(0.005)
-    kind = getattr(sys.modules[module], name)
-    called = getattr(kind, os.environ["METHOD"])
-    @functools.wraps(called)
-    def at_the_call(*arguments, **options):
-        mark = pathlib.Path(os.environ["MARK"])
-        if list(mark.parent.glob("run/checkpoints/*/manifest.json")):
-            with contextlib.suppress(FileExistsError):
-                mark.touch(exist_ok=False)
-                actor = os.getppid()
-                status = pathlib.Path(f"/proc/{actor}/stat").read_text().rpartition(")")[2]
-                os.kill(int(status.split()[1]), signal.SIGKILL)
-        return called(*arguments, **options)
-    setattr(kind, os.environ["METHOD"], at_the_call)
-if "tnctl.launch.worker" in sys.orig_argv:
-    threading.Thread(target=patch, daemon=True).start()
-"""
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-@pytest.mark.parametrize(("kind", "method"), [
-    ("tnctl.cluster.workers.worker.Worker", "evaluate"),
-    ("tnctl.checkpoint.owners.PartWriter", "finish"),
-])  # fmt: skip
-def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):
-    packages = parts / "patched"
-    packages.mkdir()
-    (packages / "sitecustomize.py").write_text(AT_A_CALL)
-    mark = parts / "mark"
-    variables = {"KIND": kind, "METHOD": method, "MARK": str(mark)}
-    variables |= cluster_commands.importing(packages)
-    evaluated = "evaluation.every_steps=70"
-    with (
-        nodes_of_ray(3, variables) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, evaluated) as training,
-    ):
-        training.until(mark.exists)
-        killed = time.monotonic()
-        training.until(lambda: "resuming from" in training.said)
-        print(f"{kind}.{method}: under way again after {time.monotonic() - killed:.1f} s")
-        assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert training.said.count("start again from the last checkpoint") == 1
     assert trained_once(training.run) and "Traceback" not in training.said
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 
-import cluster_commands
 import cluster_in_one_process
 import numpy as np
 import pytest
@@ -19,13 +18,6 @@ from tnctl.errors import Failure
 from tnctl.system import Limit
 from tnctl.tables import NotFiniteError
 from tnctl.training import row_life
-
-
-@pytest.fixture
-def parts(workspace):
-    """The workspace with its training data in files of different sizes."""
-    cluster_commands.split_training_data(workspace)
-    return workspace
 
 
 def fails_in_exchange(error):

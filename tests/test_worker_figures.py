@@ -11,7 +11,7 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 from test_cluster_async import async_conf
 
 from tnctl.cluster.messages import work
@@ -251,7 +251,7 @@ def tags_of(run):
     return set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
 
 
-def test_a_run_shows_shares_and_for_whom_workers_waited(parts, monkeypatch, capsys):  # noqa: F811
+def test_a_run_shows_shares_and_for_whom_workers_waited(parts, monkeypatch, capsys):
     overrides = [
         "data.train=part-*.csv", "train.batch_size=64", "train.tensorboard=true", "train.epochs=1",
     ]  # fmt: skip
@@ -272,7 +272,7 @@ def test_a_run_shows_shares_and_for_whom_workers_waited(parts, monkeypatch, caps
     assert {"cluster_exchange_share/worker_2", "cluster_awaited_seconds/worker_0"} <= tags
 
 
-def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):  # noqa: F811
+def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):
     overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
     conf = async_conf(parts, monkeypatch, *overrides, staleness=2)
     report, errors = cluster_in_one_process.train_together(conf, 2)
