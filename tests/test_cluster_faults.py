@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import itertools
 import os
 import re
 import signal
@@ -14,21 +15,26 @@ from queue import SimpleQueue
 import cluster_commands
 import cluster_in_one_process
 import grpc
+import numpy as np
 import pytest
 from env_commands import free_port
 from test_cluster import conf_of
 
-from tnctl import files
+from tnctl import files, schema, system
+from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import owners
 from tnctl.cluster import cluster_member
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.joining import members, patience
 from tnctl.cluster.joining.assignment import Assignment
+from tnctl.cluster.node import Node
 from tnctl.cluster.transport import rpc
 from tnctl.cluster.transport.kinds import MessageError
-from tnctl.cluster.workers import share
-from tnctl.errors import Stopped, UserError
+from tnctl.cluster.workers import server, share
+from tnctl.errors import Failure, Stopped, UserError
+from tnctl.system import Limit
 from tnctl.tables import NotFiniteError
+from tnctl.training import row_life
 from tnctl.training.workers import Signals
 
 # ---- Who joins and who is lost ------------------------------------------------------
@@ -267,6 +273,22 @@ def fails_in_step(error):
     return patch
 
 
+def fails_in_exchange(error):
+    """In the thread of server 1 that answers exchanges, in one of the first steps."""
+
+    def patch(monkeypatch):
+        exchange, calls = Node._exchange, itertools.count()
+
+        def failing(node, *arguments):
+            if node.rank == 3 and next(calls) == 5:
+                raise error
+            return exchange(node, *arguments)
+
+        monkeypatch.setattr(Node, "_exchange", failing)
+
+    return patch
+
+
 def nan(monkeypatch):
     push = share.RemoteParameters.push
 
@@ -276,6 +298,18 @@ def nan(monkeypatch):
         push(self, *arguments)
 
     monkeypatch.setattr(share.RemoteParameters, "push", failing)
+
+
+def sends_nan(monkeypatch):
+    """A worker whose dense gradients are NaN on their way to servers."""
+    write_push = share.RemoteParameters._write_push
+
+    def failing(parameters, owner, pushed, exchange):
+        write_push(parameters, owner, pushed, exchange)
+        if parameters.steps >= 3 and owner and parameters._peers.rank == 1:
+            exchange.push.dense[:] = np.nan
+
+    monkeypatch.setattr(share.RemoteParameters, "_write_push", failing)
 
 
 def fails_in_finish(error):
@@ -305,21 +339,75 @@ def fails_while_reading(monkeypatch):
     monkeypatch.setattr(share, "training_batches", failing)
 
 
-@pytest.mark.parametrize(("fault", "line", "code"), [
-    (full_disk, r"worker 1: .*00001\.rows.*no space is left there\. Free some", 1),
-    (nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
-    (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\): the tables hold", 1),
-    (fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
-    (fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in workers", 1),
-    (fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its traceback", 1),
-    (fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
+WORKERS, SERVERS, ASYNC_SERVERS = (
+    {"servers": servers, "mode": mode} for servers, mode in ((0, "sync"), (2, "sync"), (2, "async"))
+)
+NO_SPACE = r"1: .*00001\.rows.*no space is left there\. Free some"
+NAN = r"step \d+: worker 1: a gradient of a dense weight is NaN, infinite or beyond"
+
+
+@pytest.mark.parametrize(("cluster", "fault", "line", "code"), [
+    (WORKERS, full_disk, f"worker {NO_SPACE}", 1),
+    (WORKERS, nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
+    (WORKERS, fails_in_step(MemoryError("9 GB")),
+     r"worker 1: out of memory \(9 GB\): the tables hold .* with more memory", 1),
+    (WORKERS, fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
+    (WORKERS, fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in w", 1),
+    (WORKERS, fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its trace", 1),
+    (WORKERS, fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
+    (SERVERS, full_disk, f"server {NO_SPACE}", 1),
+    (ASYNC_SERVERS, fails_in_exchange(MemoryError("TN_NO_MEMORY")),
+     r"server 1: out of memory \(TN_NO_MEMORY\)\. Run the same command again with more memory", 1),
+    (ASYNC_SERVERS, sends_nan, NAN, 1),
+    pytest.param(SERVERS, fails_in_exchange(ValueError("a bug")),
+                 r"server 1: ValueError: a bug\. Its traceback is in workers/server-1\.log", 1,
+                 marks=pytest.mark.long),
+    pytest.param(SERVERS, fails_in_exchange(NotFiniteError("a sum")), "server 1: .*a sum", 1,
+                 marks=pytest.mark.long),
+    pytest.param(SERVERS, sends_nan, NAN, 1, marks=pytest.mark.long),
 ])  # fmt: skip
-def test_what_one_machine_reports_ends_all_with_one_line(parts, monkeypatch, fault, line, code):
+def test_what_one_machine_reports_ends_all_with_one_line(
+    parts, monkeypatch, cluster, fault, line, code
+):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
                    "save.every_steps=4")  # fmt: skip
+    conf = dataclasses.replace(conf, cluster=schema.Cluster(**cluster))
     fault(monkeypatch)
     with pytest.raises(UserError, match=f"^{line}") as failed:
         cluster_in_one_process.train_together(conf, 2, golden=0)
     assert failed.value.exit_code == code and "\n" not in str(failed.value)
-    saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
-    assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data
+    if cluster is WORKERS:
+        saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
+        assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data
+
+
+@pytest.mark.parametrize(("servers", "name", "leaves"), [
+    (0, "worker 1", r".* \(4\.0 GiB\) leaves 300\.0 MiB to 2 workers, and the tables hold "),
+    (2, "server 1", ""),
+])  # fmt: skip
+def test_memory_that_runs_short_for_any_is_reported_and_saved(
+    parts, monkeypatch, servers, name, leaves
+):
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    conf = dataclasses.replace(conf, cluster=schema.Cluster(servers=servers))
+    held, calls = itertools.count(0, 1 << 20), itertools.count()
+    for module in (row_life, server):
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
+    shortage = row_life.MemoryWatch.shortage
+
+    def of_the_last_owner(watch, model):
+        return shortage(watch, model) if model.tables[0]._shards.first else None
+
+    def limit(**_):  # 200 and later 150 MiB for each of two workers
+        free = 400 if next(calls) < 3 else 300
+        return Limit("the memory of this machine", 4 << 30, free << 20)
+
+    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_the_last_owner)
+    monkeypatch.setattr(system, "tightest", limit)
+    reason = f"before memory runs out: {name}: the memory of this machine{leaves}"
+    with pytest.raises(Failure, match=reason) as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    text = str(failed.value)
+    assert "is saved. Run the same command again with more memory" in text and "\n" not in text
+    assert loading.newest("run").folder == text.split(" is saved")[0].split()[-1]

@@ -1,6 +1,5 @@
 """What is seen of each worker of a cluster: log.jsonl, the report, lines, memory and sketches."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -9,11 +8,8 @@ import numpy as np
 import pytest
 from test_cluster import conf_of
 
-from tnctl import system
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.workers import share
 from tnctl.errors import Failure
-from tnctl.system import Limit
 from tnctl.training import row_life
 
 SECONDS = (
@@ -66,48 +62,6 @@ def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
         [line] = steps_of(run)
         assert set(line["timing"]) == {"seconds", "examples_per_second", "input_wait_share"}
         assert "workers" not in json.loads((run / "report.json").read_text())["timing"]
-
-
-def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
-    held, calls = itertools.count(0, 1 << 20), itertools.count()
-    monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
-    shortage = row_life.MemoryWatch.shortage
-
-    def of_worker_1(watch, model):
-        return shortage(watch, model) if model.tables[0]._shards.first else None
-
-    def limit(**_):  # 200 and later 150 MiB for each of two workers
-        free = 400 if next(calls) < 3 else 300
-        return Limit("the memory of this machine", 4 << 30, free << 20)
-
-    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_worker_1)
-    monkeypatch.setattr(system, "tightest", limit)
-    with pytest.raises(Failure) as failed:
-        cluster_in_one_process.train_together(conf, 2)
-    text = str(failed.value)
-    assert "before memory runs out: worker 1: the memory of this machine (4.0 GiB)" in text
-    assert "leaves 300.0 MiB to 2 workers, and the tables hold" in text
-    assert "is saved. Run the same command again with more memory" in text
-    saved = text.split(" is saved")[0].split()[-1]
-    assert loading.newest("run").folder == saved
-
-
-def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
-    trained = share.Share.train
-
-    def failing(self, rate_factor):
-        if self.node.rank == 1 and self.parameters.steps == 2:
-            raise MemoryError("TN_NO_MEMORY")
-        trained(self, rate_factor)
-
-    monkeypatch.setattr(share.Share, "train", failing)
-    words = r"worker 1: out of memory \(TN_NO_MEMORY\): the tables hold .* with more memory"
-    with pytest.raises(Exception, match=words) as failed:
-        cluster_in_one_process.train_together(conf, 2)
-    assert "\n" not in str(failed.value)
 
 
 def test_sketches_of_all_workers_are_one(parts, monkeypatch):
