@@ -2,49 +2,13 @@
 
 import numpy as np
 import pytest
+from test_cluster_owner import TABLE, SumsOfGradients
 
 from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
-
-SHAPE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
-
-
-class SumsOfGradients:
-    """Parameters whose rows are sums; `workers` pushes are a step."""
-
-    def __init__(self, workers):
-        self.workers, self.pushes, self.rows, self.rates = workers, 0, {}, []
-
-    @property
-    def steps(self):
-        return self.pushes // self.workers
-
-    def push_one(self, keys, push, rate):
-        for id_, total in zip(keys[0].ids.tolist(), push.tables[0].sums[:, 0], strict=True):
-            if id_ in self.rows:
-                self.rows[id_] += total
-        self.rates.append(rate)
-        self.pushes += 1
-
-    def pull(self, keys, replies):
-        [[each]], [reply] = keys, replies
-        for place, id_ in enumerate(each.ids.tolist()):
-            reply.tables[0].rows[place] = self.rows.setdefault(id_, 0)
-            reply.tables[0].waits[place] = 0
-        reply.dense[:] = self.pushes
-
-    def read(self, _, reply):
-        reply.dense[:] = self.pushes
-
-    def owned(self):
-        return [Owned(len(self.rows), 0)]
-
-    def pause(self):
-        self.pushes = -(-self.pushes // self.workers) * self.workers
 
 
 def sizes(ids):
@@ -54,7 +18,7 @@ def sizes(ids):
 def sent(number, pushed=(), pulled=(), **flags):
     """The body of a message that pushes 1 to each of some ids, and pulls others as `number`."""
     flags = {"has_next": True, **flags}
-    body, written = new_exchange(SHAPE, number, sizes(pushed), sizes(pulled), **flags)
+    body, written = new_exchange(TABLE, number, sizes(pushed), sizes(pulled), **flags)
     written.push.tables[0].sums[:] = 1
     written.keys[0].ids[:] = pulled
     written.keys[0].occurrences[:] = 1
@@ -63,7 +27,7 @@ def sent(number, pushed=(), pulled=(), **flags):
 
 def owner_of(workers, staleness=None, warmup_steps=0):
     """An owner that rank 0 has let begin."""
-    owner = Arrivals(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
+    owner = Arrivals(TABLE, workers, SumsOfGradients(workers), staleness, warmup_steps)
     assert [handle for handle, _ in owner.exchange(0, sent(0, rate_factor=0.5), "begin")] == [
         "begin"
     ]
@@ -72,7 +36,7 @@ def owner_of(workers, staleness=None, warmup_steps=0):
 
 def read_of(answers, handle, ids):
     [body] = [body for of, body in answers if of == handle]
-    return replies.parse_reply(SHAPE, sizes(ids), body).tables[0].rows[:, 0].tolist()
+    return replies.parse_reply(TABLE, sizes(ids), body).tables[0].rows[:, 0].tolist()
 
 
 def test_a_gradient_of_a_row_that_is_gone_is_dropped():
@@ -178,7 +142,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     answers = owner.exchange(0, sent(0, drain=True), "drain")
     assert [handle for handle, _ in answers] == ["drain", "b"] and owner.is_draining
     with pytest.raises(MessageError, match="worker 1 reads during step 1"):
-        owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
+        owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="pauses the training while batches are open"):
         owner.exchange(0, sent(0, pause=True), "pause")
     owner.exchange(1, sent(2, [4], has_next=False), "d")
@@ -187,8 +151,8 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     owner.exchange(0, sent(1, [], [4]), "f")
     owner.exchange(0, sent(1, [4], has_next=False), "g")
     [(_, body)] = owner.exchange(0, sent(1, pause=True, has_next=False), "pause")
-    assert replies.parse_reply(SHAPE, sizes([]), body).steps == 2 and owner.is_paused
-    owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
+    assert replies.parse_reply(TABLE, sizes([]), body).steps == 2 and owner.is_paused
+    owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="worker 1: it sent an exchange while training pauses"):
         owner.exchange(1, sent(1, [], [4]), "h")
     owner.exchange(0, sent(1, [], [4]), "i")  # all count from 1 again
@@ -226,7 +190,7 @@ def test_a_worker_has_two_pulls_open_at_most_and_pushes_none_that_is_held():
 def test_a_gradient_that_is_nan_names_the_worker_and_the_step():
     owner = owner_of(1)
     owner.exchange(0, sent(1, [], [4]), "a")
-    body, written = new_exchange(SHAPE, 1, sizes([4]), sizes([]))
+    body, written = new_exchange(TABLE, 1, sizes([4]), sizes([]))
     written.push.dense[:] = np.nan
     with pytest.raises(Failure, match="step 1: worker 0: a gradient of a dense weight is NaN"):
         owner.exchange(0, body, "b")

@@ -23,8 +23,7 @@ from tnctl.launch.ray_driver import address_of_ray, hosts_of
 from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node
 
 pytestmark = pytest.mark.ray
-# Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
-# line that it reads, one more node.
+# Starts a head without CPUs and nodes of one CPU each, and says their processes.
 NODES = """
 import json, os, sys
 from ray.cluster_utils import Cluster
@@ -34,8 +33,7 @@ nodes = [cluster.add_node(num_cpus=1, **quiet) for _ in range(int(sys.argv[1]))]
 pid = lambda node, name: node.all_processes[name][0].process.pid
 print(json.dumps({"address": cluster.address, "head": pid(cluster.head_node, "gcs_server"),
     "raylets": [pid(node, "raylet") for node in nodes]}), flush=True)
-for line in sys.stdin:
-    print(pid(cluster.add_node(num_cpus=1, **quiet), "raylet"), flush=True)
+sys.stdin.read()
 os._exit(0)  # the kernel kills what it has started
 """
 QUICK = {  # a node is taken for dead after 3 s
@@ -50,25 +48,14 @@ QUICK = {  # a node is taken for dead after 3 s
 
 
 @contextmanager
-def nodes_of_ray(count, variables=None):
-    """A cluster of a head and `count` nodes: what NODES says, and the variables of a command.
-
-    Nodes, and so workers, have the `variables`, too.
-    """
-    environment = os.environ | QUICK | (variables or {})
+def nodes_of_ray(count):
+    """A cluster of a head and `count` nodes: what NODES says, and the variables of a command."""
     with subprocess.Popen(
         [sys.executable, "-c", NODES, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=environment, text=True,
+        env=os.environ | QUICK, text=True,
     ) as process:  # fmt: skip
         lines = iter(process.stdout.readline, "")
         nodes = json.loads(next(line for line in lines if line.startswith("{")))
-
-        def add():
-            process.stdin.write("\n")
-            process.stdin.flush()
-            nodes["raylets"].append(int(next(lines)))
-
-        nodes["add"] = add
         yield nodes, QUICK | {"RAY_ADDRESS": nodes["address"]}
         process.stdin.close()
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_commands import lives
+from cluster_commands import lives, until
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.membership import Membership
@@ -84,13 +84,6 @@ class Run:
     def all_ended(self):
         pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
         return not any(map(lives, pids))
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def later(job):
