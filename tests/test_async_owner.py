@@ -34,67 +34,12 @@ def owner_of(workers, staleness=None, warmup_steps=0):
     return owner
 
 
-def read_of(answers, handle, ids):
-    [body] = [body for of, body in answers if of == handle]
-    return replies.parse_reply(TABLE, sizes(ids), body).tables[0].rows[:, 0].tolist()
-
-
 def test_a_gradient_of_a_row_that_is_gone_is_dropped():
     owner = owner_of(1)
     owner.exchange(0, sent(1, [], [5, 6]), "a")
     del owner.parameters.rows[5]
     owner.exchange(0, sent(1, [5, 6]), "b")
     assert owner.parameters.rows == {6: 1}
-
-
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_who_is_ahead_is_held_until_the_slowest_comes_nearer(staleness):
-    owner = owner_of(3, staleness)
-    for number in range(1, staleness + 2):
-        pushed = [4] if number > 2 else []
-        assert [handle for handle, _ in owner.exchange(1, sent(number, pushed, [4]), number)] == [
-            number
-        ]
-    held = staleness + 2
-    pushed = [4] if held > 2 else []
-    assert owner.exchange(1, sent(held, pushed, [4]), held) == []
-    if held <= 2:
-        owner.exchange(1, sent(held, [4]), "alone")  # no pull: answered at once
-    assert owner.exchange(0, sent(1, [], [4]), "0") and owner.exchange(2, sent(1, [], [4]), "2")
-    assert [handle for handle, _ in owner.exchange(0, sent(1, [4]), "0")] == ["0"]
-    assert owner.slowest == 0
-    answers = owner.exchange(2, sent(1, [4]), "2")
-    expected = ["2", held] if owner.slowest else ["2"]
-    assert [handle for handle, _ in answers] == expected
-
-
-def handles(answers):
-    return [handle for handle, _ in answers]
-
-
-def test_workers_take_turns_in_the_warm_up():
-    owner = owner_of(2, warmup_steps=2)
-    assert handles(owner.exchange(1, sent(1, [], [4]), "b1")) == []  # worker 0 is first
-    assert handles(owner.exchange(1, sent(2, [], [4]), "b2")) == []
-    assert handles(owner.exchange(0, sent(1, [], [4]), "a1")) == ["a1"]
-    answers = owner.exchange(0, sent(2, [4], [4]), "a2")
-    assert handles(answers) == ["b1"] and read_of(answers, "b1", [4]) == [1]
-    answers = owner.exchange(1, sent(3, [4], [4]), "b3")
-    assert handles(answers) == ["a2"] and read_of(answers, "a2", [4]) == [2]
-    answers = owner.exchange(0, sent(3, [4], [4]), "a3")
-    assert handles(answers) == ["b2"] and read_of(answers, "b2", [4]) == [3]
-    answers = owner.exchange(
-        1, sent(4, [4], [4]), "b4"
-    )  # step 2 ends, and all that is held is read
-    assert handles(answers) == ["b3", "a3", "b4"]
-
-
-def test_a_worker_without_data_misses_its_turn():
-    owner = owner_of(3, warmup_steps=9)
-    assert owner.exchange(2, sent(1, [], [4]), "c1") == []
-    assert len(owner.exchange(0, sent(0, has_next=False), "end")) == 1
-    answers = owner.exchange(1, sent(0, has_next=False), "end")
-    assert [handle for handle, _ in answers] == ["end", "c1"]
 
 
 def test_who_waits_for_another_worker_is_reported():

@@ -202,7 +202,6 @@ def test_where_only_the_command_line_can_start_workers(folder, cli):
 
 # ---- Processes ---------------------------------------------------------------
 
-ON_SERVERS = ("cluster=local", "cluster.workers=1", "cluster.servers=1", "cluster.timeout=60")
 ON_WORKERS = ("cluster=local", "cluster.workers=2", "cluster.timeout=60")
 
 
@@ -221,28 +220,6 @@ def test_processes_export_a_checkpoint_alone(folder, tmp_path):
     golden = [(tmp_path / to / "golden.jsonl").read_bytes() for to in ("e", "alone")]
     assert golden[0] == golden[1]
     assert {path.name for path in tmp_path.iterdir()} == {"e", "alone"}
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("processes", [ON_WORKERS, ON_SERVERS], ids=["workers", "servers"])
-def test_processes_print_and_write_what_one_process_does(folder, tmp_path, processes):
-    more = ["output=run", "data.test=test-*.csv"]
-    alone = run_process("evaluate", *more, cwd=folder)
-    together = run_process("evaluate", *more, *processes, cwd=folder)
-    assert alone.code == together.code == 0, together.err
-    assert together.out == alone.out != ""
-    for name, given in (("alone", ()), ("together", processes)):
-        done = run_process("predict", *more, f"to={tmp_path}/{name}.csv", *given, cwd=folder)
-        assert done.code == 0, done.err
-    written = [(tmp_path / f"{name}.csv").read_bytes() for name in ("alone", "together")]
-    assert written[0] == written[1]
-    done = run_process("verify-serving", "output=run", *processes, cwd=folder)
-    assert done.code == 0 and done.err.endswith("serving equals training\n"), done.err
-    done = run_process("evaluate", "output=run", "data.test=nowhere.csv", *processes, cwd=folder)
-    assert (
-        done.code == 1 and "nowhere.csv" in done.last and done.last.startswith("tnctl evaluate: ")
-    )
 
 
 READINGS = (
@@ -316,12 +293,13 @@ def test_commands_of_an_environment_do_what_one_process_does(copies, servers):
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.ray
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_commands_on_ray_do_what_one_process_does(copies):
+@pytest.mark.parametrize("start", ["local", pytest.param("ray", marks=[
+    pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed"),
+])])  # fmt: skip
+def test_processes_print_and_write_what_one_process_does(copies, start):
+    keys = [f"cluster={start}", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
     for command in READINGS:
         alone = run_process(*command, cwd=copies / "alone")
-        keys = ["cluster=ray", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
         together = run_process(*command, *keys, cwd=copies / "together")
         assert together.code == 0 and together.out == alone.out, together.err
     same_files(copies)

@@ -1,11 +1,13 @@
 """What is seen of each worker of a cluster: log.jsonl, the report, lines, memory and sketches."""
 
 import json
+import re
 from pathlib import Path
 
 import cluster_in_one_process
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_cluster import conf_of
 
 from tnctl.checkpoint import load as loading
@@ -18,16 +20,17 @@ SECONDS = (
 )  # fmt: skip
 
 
-def steps_of(run):
+def lines_of(run, event):
     lines = [json.loads(line) for line in Path(run, "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["event"] == "step"]
+    return [line for line in lines if line["event"] == event]
 
 
 def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
+                   "train.tensorboard=true")  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors
-    lines = steps_of("run")
+    lines = lines_of("run", "step")
     assert len(lines) > 1
     for line in lines:
         assert "workers" not in line
@@ -51,15 +54,27 @@ def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, 
     )
     logged = sum(line["timing"]["workers"][1]["compute_seconds"] for line in lines)
     assert of_report[1].compute_seconds >= logged - 0.01
-    assert json.loads(Path("run/report.json").read_text())["timing"]["workers"][1]["rows"] > 0
-    assert "\n  workers: data " in capsys.readouterr().err
+    timing = json.loads(Path("run/report.json").read_text())["timing"]
+    assert timing["workers"][1]["rows"] > 0
+    # For whom workers waited, and what is shown of it.
+    [epoch] = lines_of("run", "epoch")
+    assert epoch["timing"]["exchange"] == timing["exchange"]
+    assert set(timing["exchange"]) == {"awaited"}
+    waited = sum(worker.worker_wait_seconds for worker in of_report)
+    assert 0 < sum(report.timing.exchange.awaited) <= waited + 0.01
+    assert all(len(line["timing"]["exchange"]["awaited"]) == 2 for line in lines)
+    shares = r"data \d+% \| \d+%, compute .*, peers .*, network .*"
+    assert re.search(rf"\n  workers: {shares}", capsys.readouterr().err)
+    [events] = Path("run/tensorboard").glob("events*")
+    tags = set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
+    assert {"cluster_exchange_share/worker_1", "cluster_awaited_seconds/worker_0"} <= tags
 
 
 def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
     conf = conf_of(workspace, monkeypatch, "train.batch_size=256")
     cluster_in_one_process.train_together(conf, 1)
     for run in (Path("run"), trained / "run"):
-        [line] = steps_of(run)
+        [line] = lines_of(run, "step")
         assert set(line["timing"]) == {"seconds", "examples_per_second", "input_wait_share"}
         assert "workers" not in json.loads((run / "report.json").read_text())["timing"]
 
@@ -111,5 +126,5 @@ def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch, capsys, of_
         assert not errors and "data.labels.ctcvr.column=never the label is 0 in all " in said
         assert said.count("the label is") == 1, said
     else:
-        with pytest.raises(Failure, match="never the label is 0 in all 3,000 rows of data.train"):
+        with pytest.raises(Failure, match="never the label is 0 in all 3,000 rows of"):
             cluster_in_one_process.train_together(conf, 2)

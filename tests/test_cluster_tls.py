@@ -8,7 +8,7 @@ import signal
 import cluster_commands
 import grpc
 import pytest
-from cluster_commands import Training, trained_once
+from cluster_commands import trained_once
 from env_commands import Scheduled, free_port, of_tnctl
 from test_rpc import METADATA, SECONDS, Worker
 from tls_files import make_authority, make_certificate, openssl
@@ -142,14 +142,6 @@ def test_a_client_with_the_token_and_no_certificate_is_refused(make, pem, shown)
 def overrides(folder, *arguments, **given):
     section = dataclasses.asdict(tls(folder, *arguments, **given))
     return [f"cluster.tls.{key}={value}" for key, value in section.items() if value is not None]
-
-
-@pytest.mark.long
-@pytest.mark.alone
-def test_workers_of_one_machine_train_with_tls(parts, pem):
-    with Training(parts, *overrides(pem), "train.epochs=1") as training:
-        assert training.wait() == 0, training.said
-    assert trained_once(training.run, epochs=1) and "not encrypted" not in training.said
 
 
 @pytest.mark.long

@@ -420,15 +420,6 @@ def drive(folder, plan, silence=60, **options):
     return subprocess.Popen(command, **options)
 
 
-def test_nothing_is_left_when_the_driver_is_killed(tmp_path):
-    with drive(tmp_path, [["ignore;" + SLEEP, "kill 19"]]) as driver:
-        parts = [tmp_path / f"1-{rank}" for rank in range(2)]
-        until(lambda: all(part.exists() for part in parts))
-        driver.kill()
-    pids = [json.loads(part.read_text())["pid"] for part in parts]
-    until(lambda: not any(map(lives, pids)), seconds=5)
-
-
 @pytest.mark.parametrize("end", ["exit 0", "kill 11"])
 def test_in_a_terminal_rank_0_has_it(tmp_path, end):
     main, terminal = os.openpty()

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import shutil
-import threading
 from unittest import mock
 
 import cluster_in_one_process
@@ -15,7 +14,6 @@ from tnctl.checkpoint import load as loading
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import share
-from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
 from tnctl.schema import Slot
@@ -59,35 +57,17 @@ def conf_of(folder, change=None, start="run", output="new", **of_warm):
 @contextlib.contextmanager
 def cluster(conf, workers):
     """Rank 0's processes, and the other workers as threads."""
-    nodes = cluster_in_one_process.cluster(workers)
-    followers = [Worker(conf, node) for node in nodes[1:]]
-
-    def follow(follower):
-        with contextlib.suppress(UserError):  # it has sent it to rank 0
-            follower.run()
 
     def alone(*arguments):
         with cluster_in_one_process._one_at_a_time:
             return build_network(*arguments)
 
-    threads = [
-        threading.Thread(target=follow, args=[follower], daemon=True) for follower in followers
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        with (
-            mock.patch.object(share, "build", cluster_in_one_process.build),
-            mock.patch.object(dense_transfer, "build_network", alone),
-        ):
-            yield ClusterProcesses(nodes[0]), followers
-            ClusterProcesses(nodes[0]).end()
-    except BaseException:
-        nodes[0].fail(Failure("the test ends"))
-        raise
-    finally:
-        for thread in threads:
-            thread.join(30)
+    followers = []
+    with (
+        mock.patch.object(dense_transfer, "build_network", alone),
+        cluster_in_one_process.following(conf, workers, members=followers) as (node, _),
+    ):
+        yield ClusterProcesses(node), followers
 
 
 def trained_together(conf, workers):
