@@ -119,7 +119,10 @@ class Training:
         self.until(lambda: self.said.count("all workers start again") >= times)
 
     def wait(self):
-        code = self.supervisor.wait(timeout=SECONDS)
+        try:
+            code = self.supervisor.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.said}") from None
         assert all_ended(self.seen)
         return code
 
