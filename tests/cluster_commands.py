@@ -8,9 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+
+from tnctl import files
+from tnctl.checkpoint import load, rows
+from tnctl.errors import Failure
 
 SECONDS = 240  # for anything, on a slow machine
 FILES = 6
@@ -20,6 +25,7 @@ TRAIN = [
     "data.train=part-*.csv", "train.batch_size=8", f"train.epochs={EPOCHS}",
     "save.every_steps=50", "evaluation.ablate=false", "golden=0",
 ]  # fmt: skip
+KEEP_SHOWS = ["life.shows.keep=true"]
 # Calls something in each worker.
 IN_WORKERS = """
 if "tnctl.launch.worker" in sys.orig_argv:
@@ -42,13 +48,26 @@ def split_training_data(folder):
         (folder / f"clicks/part-{number}.csv").write_text(text)
 
 
+def number_rows(folder):
+    """Give each row an id of its own, as another slot: its shows say how often it was trained."""
+    conf = (folder / "small.yaml").read_text()
+    (folder / "small.yaml").write_text(conf.replace("slots:\n", "slots:\n  row: {}\n"))
+    others = [folder / f"clicks/{split}.csv" for split in ("train", "validation", "test")]
+    for path in (*others, *(folder / f"clicks/part-{number}.csv" for number in range(FILES))):
+        header, *lines = path.read_text().splitlines()
+        numbered = [f"{line},{path.stem}-{place}" for place, line in enumerate(lines)]
+        path.write_text("\n".join([f"{header},row", *numbered, ""]))
+
+
 class Training:
-    """A command that trains with two workers; all processes end with the block."""
+    """A command that trains with some workers; all processes end with the block."""
 
     def __init__(self, folder, *overrides, prefix=(), environment=None, timeout=60):
         self.folder, self.run = folder, folder / "run"
         self.err = folder / "stderr"
         given = [*TRAIN, f"cluster.timeout={timeout}", *overrides]
+        values = dict(text.split("=", 1) for text in given if "=" in text)
+        self.size = int(values["cluster.workers"]) + int(values.get("cluster.servers", 0))
         with self.err.open("w") as err:
             self.supervisor = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "tnctl", *given], cwd=folder, stderr=err,
@@ -91,7 +110,7 @@ class Training:
 
     def until_saved(self, more_than=()):
         """Wait for a checkpoint, beyond those that are known."""
-        self.until(lambda: self.checkpoints() - set(more_than) and len(self.workers()) == 2)
+        self.until(lambda: self.checkpoints() - set(more_than) and len(self.workers()) == self.size)
 
     def checkpoints(self):
         return {path.parent.name for path in self.run.glob("checkpoints/*/manifest.json")}
@@ -100,7 +119,10 @@ class Training:
         self.until(lambda: self.said.count("all workers start again") >= times)
 
     def wait(self):
-        code = self.supervisor.wait(timeout=SECONDS)
+        try:
+            code = self.supervisor.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end: {self.said}") from None
         assert all_ended(self.seen)
         return code
 
@@ -130,12 +152,51 @@ def all_ended(pids):
     return all(not lives(pid) or not is_a_worker(pid) for pid in pids)
 
 
-def trained_once(run, epochs=EPOCHS):
+def is_locked(output):
+    try:
+        with files.locked(str(output)):
+            return False
+    except Failure:
+        return True
+
+
+def resume(folder, *overrides, run="run"):
+    """The same command trains to the end, every row once."""
+    with Training(folder, *overrides) as training:
+        assert training.wait() == 0, training.said
+    assert f"resuming from {run}/checkpoints/" in training.said
+    assert trained_once(folder / run)
+    assert "Traceback" not in training.said
+
+
+def check_rows(run, epochs=EPOCHS, count=ROWS):
+    """Each row was trained once per pass, as the report and the log say; of the first, also shows.
+
+    These need `number_rows` and KEEP_SHOWS.
+    """
+    assert trained_once(run, epochs, count)
+    assert shows_of_rows(run) == {1: count}
+
+
+def shows_of_rows(run):
+    """How many rows were shown how often."""
+    checkpoint = load.newest(str(run))
+    [(table, group)] = [
+        (table, group)
+        for table in checkpoint.manifest.tables
+        for group in table.groups
+        if group.name == "row"
+    ]
+    saved = np.concatenate(list(rows.stream(checkpoint, table.name)))
+    return Counter(saved["show"][saved["group"] == group.number, 0].tolist())
+
+
+def trained_once(run, epochs=EPOCHS, count=ROWS):
     """Whether each row was trained once per pass, as the report and the log say."""
     report = json.loads((run / "report.json").read_text())
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     logged = [line["examples"] for line in lines if line["event"] == "epoch"]
-    return [epoch["examples"] for epoch in report["epochs"]] == [ROWS] * epochs == logged
+    return [epoch["examples"] for epoch in report["epochs"]] == [count] * epochs == logged
 
 
 def until(condition, seconds=SECONDS):

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import itertools
-import random
 import threading
 import time
 from collections import Counter
@@ -74,51 +73,6 @@ class Transport:
         self.threads.shutdown(wait=False)
 
 
-MOST_DELAY = 0.004  # seconds
-
-
-class UnreliableTransport(Transport):
-    """Connections that break: calls come late, twice and mixed; `counts` says how often.
-
-    A call whose connection breaks is made again, as gRPC's would be; it may have been run or not,
-    and its reply may be lost. What happens when follows from the seed and from the speed of the
-    threads, so a seed is not exactly repeatable.
-    """
-
-    def __init__(self, seed):
-        self.counts = Counter()
-        self._chance = random.Random(seed)
-        self._lock = threading.Lock()
-        self._sent = []  # some calls, to be made again much later
-
-    def deliver(self, caller, peer, envelope, body, reply):
-        while True:
-            with self._lock:
-                delay = self._chance.choice((0, 0, self._chance.uniform(0, MOST_DELAY)))
-                before, after, twice, again, kept = (self._chance.random() for _ in range(5))
-                if kept < 0.1:
-                    self._sent.append((caller, peer, envelope, body))
-                old = self._chance.choice(self._sent) if self._sent and again < 0.1 else None
-            time.sleep(delay)
-            if old is not None:
-                self.repeat("replayed", *old)
-            if before < 0.05:
-                self.counts["lost before"] += 1
-                continue
-            if twice < 0.2:
-                self.threads.submit(self.repeat, "doubled", caller, peer, envelope, body)
-            if after < 0.05:
-                self.repeat("lost after", caller, peer, envelope, body)
-                continue
-            super().deliver(caller, peer, envelope, body, reply)
-            return
-
-    def repeat(self, what, caller, peer, envelope, body):
-        """Make a call whose reply nobody receives."""
-        self.counts[what] += 1
-        self.nodes[peer].answer(caller, Envelope.parse(envelope), body)
-
-
 _one_at_a_time = threading.RLock()
 _build = worker.build
 
@@ -164,18 +118,22 @@ def expected_shows(folder):
 
 
 @contextlib.contextmanager
-def following(conf, workers, transport=None):
-    """The node of rank 0, whose commands the others follow until the end, and their errors."""
-    servers = conf.cluster.servers
-    nodes, errors = cluster(workers, transport, servers), []
+def following(conf, workers, transport=None, members=None):
+    """The node of rank 0, whose commands the others follow until the end, and their errors.
 
-    def follow(node):
+    The others are added to `members`, in the order of ranks.
+    """
+    members = [] if members is None else members
+    nodes, errors = cluster(workers, transport, conf.cluster.servers), []
+    members += [(RowServer if node.rank >= workers else Worker)(conf, node) for node in nodes[1:]]
+
+    def follow(member):
         try:
-            (RowServer if node.rank >= workers else Worker)(conf, node).run()
+            member.run()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=follow, args=[node], daemon=True) for node in nodes[1:]]
+    threads = [threading.Thread(target=follow, args=[each], daemon=True) for each in members]
     for thread in threads:
         thread.start()
     try:

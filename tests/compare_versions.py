@@ -159,6 +159,15 @@ for _name, (_arguments, _steps) in HALVES.items():
     TRAINED[f"half_{_name}"], RESUMED[f"half_{_name}"] = _arguments, _steps[0]
     TRAINED[f"half_{_name}_2"] = [*_arguments, "cluster=local", "cluster.workers=2"]
     RESUMED[f"half_{_name}_2"] = _steps[1]
+SERVERS = ["cluster=local", "cluster.workers=3", "cluster.servers=2"]
+LIFE = HALVES["life"][0]
+TRAINED |= {
+    "half_one": [*HALF, "cluster=local", "cluster.workers=1"],
+    "half_life_servers": [*LIFE, *SERVERS, "recipe.batch_norm=true", "recipe.dropout=0.2"],
+    "half_clipped_servers": [*HALF, *SERVERS, "optimizer.clip_norm=0.3"],
+    "half_clipped_2": [*HALF, "cluster=local", "cluster.workers=2", "optimizer.clip_norm=0.3"],
+    "half_bfloat16": [*HALF, "cluster=local", "cluster.workers=3", "cluster.wire=bfloat16"],
+}
 DAYS = [
     "conf=small.yaml", "evaluation.ablate=false", "data.train=days/{day}.csv",
     "data.validation=null", "life.eviction.unseen_days=2", "life.shows.keep=true",

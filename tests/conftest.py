@@ -277,6 +277,15 @@ def workspace(_workspace, tmp_path):
     return folder
 
 
+@pytest.fixture
+def parts(workspace):
+    """The workspace with its training data in files of different sizes."""
+    from cluster_commands import split_training_data
+
+    split_training_data(workspace)
+    return workspace
+
+
 def copy_workspace(workspace, folder):
     """Copy small.yaml and clicks/, and no run that is beside them."""
     shutil.copytree(workspace / "clicks", folder / "clicks")

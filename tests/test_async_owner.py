@@ -2,49 +2,13 @@
 
 import numpy as np
 import pytest
+from test_cluster_owner import TABLE, SumsOfGradients
 
 from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import Sizes, new_exchange
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
-
-SHAPE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
-
-
-class SumsOfGradients:
-    """Parameters whose rows are sums; `workers` pushes are a step."""
-
-    def __init__(self, workers):
-        self.workers, self.pushes, self.rows, self.rates = workers, 0, {}, []
-
-    @property
-    def steps(self):
-        return self.pushes // self.workers
-
-    def push_one(self, keys, push, rate):
-        for id_, total in zip(keys[0].ids.tolist(), push.tables[0].sums[:, 0], strict=True):
-            if id_ in self.rows:
-                self.rows[id_] += total
-        self.rates.append(rate)
-        self.pushes += 1
-
-    def pull(self, keys, replies):
-        [[each]], [reply] = keys, replies
-        for place, id_ in enumerate(each.ids.tolist()):
-            reply.tables[0].rows[place] = self.rows.setdefault(id_, 0)
-            reply.tables[0].waits[place] = 0
-        reply.dense[:] = self.pushes
-
-    def read(self, _, reply):
-        reply.dense[:] = self.pushes
-
-    def owned(self):
-        return [Owned(len(self.rows), 0)]
-
-    def pause(self):
-        self.pushes = -(-self.pushes // self.workers) * self.workers
 
 
 def sizes(ids):
@@ -54,7 +18,7 @@ def sizes(ids):
 def sent(number, pushed=(), pulled=(), **flags):
     """The body of a message that pushes 1 to each of some ids, and pulls others as `number`."""
     flags = {"has_next": True, **flags}
-    body, written = new_exchange(SHAPE, number, sizes(pushed), sizes(pulled), **flags)
+    body, written = new_exchange(TABLE, number, sizes(pushed), sizes(pulled), **flags)
     written.push.tables[0].sums[:] = 1
     written.keys[0].ids[:] = pulled
     written.keys[0].occurrences[:] = 1
@@ -63,16 +27,11 @@ def sent(number, pushed=(), pulled=(), **flags):
 
 def owner_of(workers, staleness=None, warmup_steps=0):
     """An owner that rank 0 has let begin."""
-    owner = Arrivals(SHAPE, workers, SumsOfGradients(workers), staleness, warmup_steps)
+    owner = Arrivals(TABLE, workers, SumsOfGradients(workers), staleness, warmup_steps)
     assert [handle for handle, _ in owner.exchange(0, sent(0, rate_factor=0.5), "begin")] == [
         "begin"
     ]
     return owner
-
-
-def read_of(answers, handle, ids):
-    [body] = [body for of, body in answers if of == handle]
-    return replies.parse_reply(SHAPE, sizes(ids), body).tables[0].rows[:, 0].tolist()
 
 
 def test_a_gradient_of_a_row_that_is_gone_is_dropped():
@@ -81,56 +40,6 @@ def test_a_gradient_of_a_row_that_is_gone_is_dropped():
     del owner.parameters.rows[5]
     owner.exchange(0, sent(1, [5, 6]), "b")
     assert owner.parameters.rows == {6: 1}
-
-
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_who_is_ahead_is_held_until_the_slowest_comes_nearer(staleness):
-    owner = owner_of(3, staleness)
-    for number in range(1, staleness + 2):
-        pushed = [4] if number > 2 else []
-        assert [handle for handle, _ in owner.exchange(1, sent(number, pushed, [4]), number)] == [
-            number
-        ]
-    held = staleness + 2
-    pushed = [4] if held > 2 else []
-    assert owner.exchange(1, sent(held, pushed, [4]), held) == []
-    if held <= 2:
-        owner.exchange(1, sent(held, [4]), "alone")  # no pull: answered at once
-    assert owner.exchange(0, sent(1, [], [4]), "0") and owner.exchange(2, sent(1, [], [4]), "2")
-    assert [handle for handle, _ in owner.exchange(0, sent(1, [4]), "0")] == ["0"]
-    assert owner.slowest == 0
-    answers = owner.exchange(2, sent(1, [4]), "2")
-    expected = ["2", held] if owner.slowest else ["2"]
-    assert [handle for handle, _ in answers] == expected
-
-
-def handles(answers):
-    return [handle for handle, _ in answers]
-
-
-def test_workers_take_turns_in_the_warm_up():
-    owner = owner_of(2, warmup_steps=2)
-    assert handles(owner.exchange(1, sent(1, [], [4]), "b1")) == []  # worker 0 is first
-    assert handles(owner.exchange(1, sent(2, [], [4]), "b2")) == []
-    assert handles(owner.exchange(0, sent(1, [], [4]), "a1")) == ["a1"]
-    answers = owner.exchange(0, sent(2, [4], [4]), "a2")
-    assert handles(answers) == ["b1"] and read_of(answers, "b1", [4]) == [1]
-    answers = owner.exchange(1, sent(3, [4], [4]), "b3")
-    assert handles(answers) == ["a2"] and read_of(answers, "a2", [4]) == [2]
-    answers = owner.exchange(0, sent(3, [4], [4]), "a3")
-    assert handles(answers) == ["b2"] and read_of(answers, "b2", [4]) == [3]
-    answers = owner.exchange(
-        1, sent(4, [4], [4]), "b4"
-    )  # step 2 ends, and all that is held is read
-    assert handles(answers) == ["b3", "a3", "b4"]
-
-
-def test_a_worker_without_data_misses_its_turn():
-    owner = owner_of(3, warmup_steps=9)
-    assert owner.exchange(2, sent(1, [], [4]), "c1") == []
-    assert len(owner.exchange(0, sent(0, has_next=False), "end")) == 1
-    answers = owner.exchange(1, sent(0, has_next=False), "end")
-    assert [handle for handle, _ in answers] == ["end", "c1"]
 
 
 def test_who_waits_for_another_worker_is_reported():
@@ -178,7 +87,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     answers = owner.exchange(0, sent(0, drain=True), "drain")
     assert [handle for handle, _ in answers] == ["drain", "b"] and owner.is_draining
     with pytest.raises(MessageError, match="worker 1 reads during step 1"):
-        owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
+        owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="pauses the training while batches are open"):
         owner.exchange(0, sent(0, pause=True), "pause")
     owner.exchange(1, sent(2, [4], has_next=False), "d")
@@ -187,8 +96,8 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     owner.exchange(0, sent(1, [], [4]), "f")
     owner.exchange(0, sent(1, [4], has_next=False), "g")
     [(_, body)] = owner.exchange(0, sent(1, pause=True, has_next=False), "pause")
-    assert replies.parse_reply(SHAPE, sizes([]), body).steps == 2 and owner.is_paused
-    owner.read(1, replies.new_read(SHAPE, [0], dense=True)[0])
+    assert replies.parse_reply(TABLE, sizes([]), body).steps == 2 and owner.is_paused
+    owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="worker 1: it sent an exchange while training pauses"):
         owner.exchange(1, sent(1, [], [4]), "h")
     owner.exchange(0, sent(1, [], [4]), "i")  # all count from 1 again
@@ -226,7 +135,7 @@ def test_a_worker_has_two_pulls_open_at_most_and_pushes_none_that_is_held():
 def test_a_gradient_that_is_nan_names_the_worker_and_the_step():
     owner = owner_of(1)
     owner.exchange(0, sent(1, [], [4]), "a")
-    body, written = new_exchange(SHAPE, 1, sizes([4]), sizes([]))
+    body, written = new_exchange(TABLE, 1, sizes([4]), sizes([]))
     written.push.dense[:] = np.nan
     with pytest.raises(Failure, match="step 1: worker 0: a gradient of a dense weight is NaN"):
         owner.exchange(0, body, "b")

@@ -3,34 +3,18 @@
 import csv
 import dataclasses
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import cluster_commands
 import cluster_in_one_process
-import numpy as np
 import pytest
+from cluster_in_one_process import train_together
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.rank_0 import cluster_workers
+from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.composing import compose
 from tnctl.errors import Stopped
-from tnctl.evaluation.inference import Inference
-from tnctl.evaluation.split_scoring import score
 from tnctl.training.run import train
-
-
-@pytest.fixture
-def parts(workspace):
-    """The workspace with its training data in files of different sizes."""
-    cluster_commands.split_training_data(workspace)
-    return workspace
 
 
 def conf_of(workspace, monkeypatch, *overrides, output="run"):
@@ -54,84 +38,35 @@ def digest_of(folder):
 def test_one_worker_ends_with_the_bytes_of_the_local_path(workspace, monkeypatch, overrides):
     train(conf_of(workspace, monkeypatch, *overrides, output="alone"), golden=20)
     conf = conf_of(workspace, monkeypatch, *overrides, output="cluster")
-    cluster_in_one_process.train_together(conf, 1, golden=20)
+    train_together(conf, 1, golden=20)
     assert digest_of("alone") == digest_of("cluster")
     lines = [Path(run, "checkpoints").glob("*/golden.jsonl") for run in ("alone", "cluster")]
     alone, cluster = (sorted(paths)[-1].read_bytes() for paths in lines)
     assert alone == cluster
 
 
-@pytest.mark.parametrize("workers, optimizer, dense, apart", [
-    (2, "sgd", "sgd", 3e-5),
-    pytest.param(3, "adagrad", "sgd", 3e-5, marks=pytest.mark.long),
-    pytest.param(2, "adagrad", "adagrad", 3e-5, marks=pytest.mark.long),
-    (3, "adagrad", "adam", 1e-3),
+@pytest.mark.parametrize(("mode", "first", "then_mode", "then"), [
+    ("sync", (3, 0), "sync", (1, 0)),
+    pytest.param("sync", (3, 0), "sync", (5, 0), marks=pytest.mark.long),
+    ("sync", (2, 2), "async", (2, 0)), ("async", (3, 0), "async", (2, 0)),
+    pytest.param("sync", (2, 2), "sync", (3, 1), marks=pytest.mark.long),
+    pytest.param("async", (2, 2), "async", (1, 3), marks=pytest.mark.long),
+    pytest.param("async", (3, 2), "sync", (2, 2), marks=pytest.mark.long),
+    pytest.param("async", (3, 0), "sync", (1, 0), marks=pytest.mark.long),
 ])  # fmt: skip
-def test_workers_are_one_worker_with_a_larger_batch(
-    workspace, monkeypatch, workers, optimizer, dense, apart
-):
-    """20 steps of batches that contain the same rows; logits differ by rounding alone.
-
-    Adam divides by the root of squared gradients: where these are tiny, rounding shows.
-    """
-    batch, steps = 32, 20
-    header, *lines = (workspace / "clicks/train.csv").read_text().splitlines(keepends=True)
-    of_worker = [lines[rank * batch * steps :][: batch * steps] for rank in range(workers)]
-    together = [header]
-    for step in range(steps):
-        for part in of_worker:
-            together += part[step * batch : (step + 1) * batch]
-    (workspace / "clicks/together.csv").write_text("".join(together))
-    for rank, part in enumerate(of_worker):
-        (workspace / f"clicks/worker-{rank}.csv").write_text("".join([header, *part]))
-    common = [
-        "data.shuffle=false", "data.test=null", f"optimizer.embedding.name={optimizer}",
-        f"optimizer.linear.name={optimizer}", f"optimizer.dense.name={dense}",
-        "~slots.price_range",
-        "numeric.quality.mean=0", "numeric.quality.deviation=1",
-    ]  # fmt: skip
-    alone = conf_of(
-        workspace, monkeypatch, *common, "data.train=together.csv",
-        f"train.batch_size={batch * workers}", output="alone",
-    )  # fmt: skip
-    shared = conf_of(
-        workspace, monkeypatch, *common, "data.train=worker-*.csv",
-        f"train.batch_size={batch}", output="shared",
-    )  # fmt: skip
-    train(alone)
-    report, errors = cluster_in_one_process.train_together(shared, workers)
-    assert not errors and report.steps == steps
-    models = [
-        loading.load(checkpoint, schema.from_values(checkpoint.conf()))
-        for checkpoint in map(loading.newest, ("alone", "shared"))
-    ]
-    # Rows that were not trained on, of ids that were and of others.
-    logits = [score(Inference(model, 256), shared, "validation").logits for model in models]
-    assert len(logits[0]) == 900 and np.ptp(logits[0]) > 0.01
-    np.testing.assert_allclose(*logits, rtol=0, atol=apart)
-    for arrays in zip(*(model.dense.weights for model in models), strict=True):
-        np.testing.assert_allclose(*arrays, rtol=0, atol=apart)
-    for tables in zip(*(model.tables for model in models), strict=True):
-        one_worker, several = (np.concatenate(list(table.records())) for table in tables)
-        np.testing.assert_array_equal(one_worker["id"], several["id"])
-        for name in one_worker.dtype.names[4:]:
-            np.testing.assert_allclose(one_worker[name], several[name], rtol=1e-4, atol=apart)
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long), 5])
-def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, workers):
-    overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
-    conf = conf_of(parts, monkeypatch, *overrides, "life.shows.keep=true")
+def test_a_pass_continues_with_others(parts, monkeypatch, mode, first, then_mode, then):
+    """With other numbers of workers and servers, in another mode, or in one process."""
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
+                   "train.epochs=2", "life.shows.keep=true", "save.every_steps=3")  # fmt: skip
     with monkeypatch.context() as patch:
-        cluster_in_one_process.stop_at(patch, cluster_workers.ClusterWorkers, 6)
-        with pytest.raises(Stopped, match="step-0000000005 is saved"):
-            cluster_in_one_process.train_together(conf, 3)
-    assert loading.newest("run").position.units.workers == 3
-    conf = dataclasses.replace(conf)
-    if workers == 1:
+        cluster_in_one_process.stop_at(patch, ClusterWorkers, 6)
+        with pytest.raises(Stopped, match="is saved"):
+            train_together(with_cluster(conf, first, mode), first[0])
+    assert loading.newest("run").position.units.workers == first[0]
+    if then == (1, 0):
         report = train(conf)
     else:
-        report, errors = cluster_in_one_process.train_together(conf, workers)
+        report, errors = train_together(with_cluster(conf, then, then_mode), then[0])
         assert not errors
     assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
     lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
@@ -139,6 +74,19 @@ def test_a_pass_continues_on_another_number_of_workers(parts, monkeypatch, worke
     # Each row of the data was counted once, in the first pass.
     shows = cluster_in_one_process.shows_of_users("run")
     assert shows == cluster_in_one_process.expected_shows(parts)
+    if then != (1, 0):
+        timings = [line["timing"] for line in lines if line["event"] == "step"]
+        of_servers = [each for each in timings[-1]["workers"] if each["role"] == "server"]
+        assert len(of_servers) == then[1]
+        assert all(server["rows"] and server["sent_bytes"] for server in of_servers)
+        others = [each["rows"] for each in timings[-1]["workers"] if each["role"] == "worker"]
+        assert any(others) == (not of_servers)
+
+
+def with_cluster(conf, size, mode="sync", **settings):
+    """A conf for so many workers and servers; asynchronous workers take no turns at first."""
+    cluster = schema.Cluster(mode=mode, servers=size[1], warmup_batches=0, **settings)
+    return dataclasses.replace(conf, cluster=cluster)
 
 
 def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):
@@ -153,28 +101,5 @@ def test_a_bad_row_of_any_worker_ends_all_with_its_line(parts, monkeypatch):
         "numeric.quality.mean=0", "numeric.quality.deviation=1",
     )  # fmt: skip
     with pytest.raises(Exception, match=r"worker 1: .*part-4\.csv") as failed:
-        cluster_in_one_process.train_together(conf, 3)
+        train_together(conf, 3)
     assert "\n" not in str(failed.value)
-
-
-@pytest.mark.alone
-def test_a_killed_worker_is_started_again_and_every_row_is_trained_once(parts):
-    command = [
-        sys.executable, "-m", "tnctl", "train", "conf=small.yaml", "cluster=local",
-        "cluster.workers=2", "output=run", "data.train=part-*.csv", "train.batch_size=16",
-        "train.epochs=3", "save.every_steps=20", "evaluation.ablate=false",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, cwd=parts, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(parts.glob("run/checkpoints/*/manifest.json")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert re.search("worker 1 was killed by SIGKILL: all workers start again", said)
-    assert "resuming from run/checkpoints/" in said
-    report = json.loads((parts / "run/report.json").read_text())
-    assert [epoch["examples"] for epoch in report["epochs"]] == [3000] * 3
-    assert not [line for line in said.splitlines() if "Traceback" in line]

@@ -1,6 +1,5 @@
 """Asynchronous training of several workers, in one process."""
 
-import dataclasses
 import math
 import os
 import signal
@@ -9,19 +8,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import cluster_commands
 import cluster_in_one_process
 import numpy as np
 import pytest
-from test_cluster import conf_of, digest_of
+from test_cluster import conf_of, digest_of, with_cluster
 
-from tnctl import schema
 from tnctl.checkpoint import inspection, rows
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.owned import ArrivingPart
-from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import share
+from tnctl.cluster.workers.server import RowServer
 from tnctl.cluster.workers.share import Leases, Share
 from tnctl.errors import Stopped
 from tnctl.training.run import train
@@ -36,26 +33,19 @@ LIFE = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def parts(workspace):
-    """The workspace with its training data in files of different sizes."""
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
-def async_conf(workspace, monkeypatch, *overrides, staleness=None, output="run"):
+def async_conf(workspace, monkeypatch, *overrides, staleness=None, servers=0, output="run"):
     conf = conf_of(workspace, monkeypatch, *overrides, output=output)
-    cluster = schema.Cluster(mode="async", staleness=staleness, warmup_batches=0)
-    return dataclasses.replace(conf, cluster=cluster)
+    return with_cluster(conf, (1, servers), "async", staleness=staleness)
 
 
 class Seen:
     """What owners and workers do: pushes of each owner by pause, leases, and models by rank."""
 
     def __init__(self, monkeypatch):
-        self.pushes, self.shares, self.leased, self.ahead = {}, {}, Counter(), Counter()
+        self.pushes, self.by_rank, self.leased, self.ahead = {}, {}, Counter(), Counter()
         push, pause, released = ArrivingPart.push_one, ArrivingPart.pause, Arrivals._released
-        begin, lease, iterate = Share.__init__, Leases.lease_unit, Leases.__iter__
+        begin, start = Share.__init__, RowServer.start
+        lease, iterate = Leases.lease_unit, Leases.__iter__
 
         def push_one(owned, *arguments):
             self.pushes.setdefault(owned, [0])[-1] += 1
@@ -67,7 +57,11 @@ class Seen:
 
         def note_share(share, *arguments):
             begin(share, *arguments)
-            self.shares[share.node.rank] = share
+            self.by_rank[share.node.rank] = share
+
+        def note_server(server, steps):
+            start(server, steps)
+            self.by_rank[server.node.rank] = server
 
         def look(owner, rank):
             answers = released(owner, rank)
@@ -90,13 +84,18 @@ class Seen:
         monkeypatch.setattr(ArrivingPart, "push_one", push_one)
         monkeypatch.setattr(ArrivingPart, "pause", pause_and_count)
         monkeypatch.setattr(Share, "__init__", note_share)
+        monkeypatch.setattr(RowServer, "start", note_server)
         monkeypatch.setattr(Arrivals, "_released", look)
         monkeypatch.setattr(Leases, "lease_unit", lease_unit)
         monkeypatch.setattr(Leases, "__iter__", units_of_rank_0)
 
-    def check_clocks(self, workers, steps):
+    @property
+    def models(self):
+        return [self.by_rank[rank].model for rank in sorted(self.by_rank)]
+
+    def check_clocks(self, workers, owners, steps):
         """N pushes are a step; one that a pause has cut is a whole one, on all owners."""
-        assert len(self.pushes) == workers
+        assert len(self.pushes) == owners
         assert len({tuple(counts) for counts in self.pushes.values()}) == 1
         for owned, counts in self.pushes.items():
             assert owned.steps == steps == sum(-(-count // workers) for count in counts)
@@ -124,30 +123,6 @@ def test_one_worker_in_lock_step_ends_with_the_bytes_of_the_local_path(
     assert digest_of("alone") == digest_of("cluster")
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_every_row_is_trained_once_also_when_another_number_of_workers_resumes(
-    parts, monkeypatch, workers
-):
-    overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
-    conf = async_conf(parts, monkeypatch, *overrides, "life.shows.keep=true", "save.every_steps=3")
-    with monkeypatch.context() as patch:
-        seen = Seen(patch)
-        cluster_in_one_process.stop_at(patch, ClusterWorkers, 6)
-        with pytest.raises(Stopped, match="is saved"):
-            cluster_in_one_process.train_together(conf, 3)
-    checkpoint = loading.newest("run")
-    assert checkpoint.position.units.workers == 3
-    seen.check_clocks(3, checkpoint.step)
-    if workers == 1:
-        report = train(dataclasses.replace(conf, cluster=schema.Cluster()))
-    else:
-        report, errors = cluster_in_one_process.train_together(conf, workers)
-        assert not errors
-    assert [epoch.examples for epoch in report.epochs] == [3000, 3000]
-    shows = cluster_in_one_process.shows_of_users("run")
-    assert shows == cluster_in_one_process.expected_shows(parts)
-
-
 @pytest.mark.parametrize("staleness", [None, 2])
 def test_a_request_to_stop_saves_while_a_worker_reads_nothing(parts, monkeypatch, staleness):
     """With a bound worker 0 is held by the one that hangs."""
@@ -172,25 +147,27 @@ def test_a_request_to_stop_saves_while_a_worker_reads_nothing(parts, monkeypatch
     assert not errors and [epoch.examples for epoch in report.epochs] == [3000]
 
 
-def test_checkpoints_have_the_life_of_rows_of_all_owners(parts, monkeypatch):
+@pytest.mark.parametrize("servers", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_checkpoints_have_the_life_of_rows_of_all_owners(parts, monkeypatch, servers):
     """Deltas between pushes, evictions, and a worker that is held: what is saved is what is."""
     seen = Seen(monkeypatch)
     slow(monkeypatch, 1, 0.05)
     conf = async_conf(parts, monkeypatch, *LIFE, "data.train=part-*.csv", "train.batch_size=64",
-                      staleness=3)  # fmt: skip
+                      staleness=3, servers=servers)  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 3)
     assert not errors and [epoch.examples for epoch in report.epochs] == [3000, 3000]
-    seen.check_clocks(3, report.steps)
+    seen.check_clocks(3, 1 + servers if servers else 3, report.steps)
     assert max(seen.ahead) == 3
     checkpoint = loading.newest("run")
     assert checkpoint.step == report.steps
+    models = seen.models[-servers or None :]
     for place, table in enumerate(checkpoint.manifest.tables):
         saved = b"".join(part.tobytes() for part in rows.stream(checkpoint, table.name))
-        owned = [seen.shares[rank].model.tables[place] for rank in range(3)]
+        owned = [model.tables[place] for model in models]
         assert saved == b"".join(part.tobytes() for each in owned for part in each.records())
-        assert all(each.figures(0).evicted for each in owned)
-    weights = [seen.shares[rank].model.dense.flat_weights for rank in range(3)]
-    assert all(np.isfinite(each).all() for each in weights)
+        assert all(each.rows and each.figures(0).evicted for each in owned)
+    assert all(np.isfinite(model.dense.flat_weights).all() for model in models)
+    assert len({model.dense.step for model in models}) == 1
     folders = sorted(Path("run/checkpoints").iterdir())
     assert len(folders) > 4
     assert not inspection.verify(str(folders[-1])).findings

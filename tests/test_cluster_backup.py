@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import cluster_in_one_process
 import pytest
 from cluster_model import shape_of
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl.cluster.messages.notices import new_participants, new_squares, parse_participants
 from tnctl.cluster.owners.barrier import Barrier
@@ -40,7 +40,7 @@ def test_a_notice_that_is_not_expected_is_refused():
             owner.notice(rank, Kind.PARTICIPANTS, new_participants(step, [0, 1]))
 
 
-def test_a_slow_worker_is_left_out_and_trains_all_of_its_rows(parts, monkeypatch):  # noqa: F811
+def test_a_slow_worker_is_left_out_and_trains_all_of_its_rows(parts, monkeypatch):
     """Threads, tables and TensorFlow of the product; every row is in the pass once."""
     conf = conf_of(
         parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64", "train.epochs=2",

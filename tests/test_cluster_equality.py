@@ -2,16 +2,17 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import cluster_in_one_process
 import numpy as np
 import pytest
-from cluster_in_one_process import UnreliableTransport
 from micro_batches import MicroBatches
 from test_cluster import conf_of
 
-from tnctl.checkpoint import dense_file, owners, rows
+from tnctl import schema
+from tnctl.checkpoint import dense_file, load, owners, rows
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0 import cluster_workers
 
@@ -25,6 +26,7 @@ COMMON = [
 ]  # fmt: skip
 PLAIN = [
     "optimizer.embedding.name=adagrad", "optimizer.linear.name=ftrl", "optimizer.dense.name=adam",
+    "slots.interests.pooling=sqrtn",
 ]  # fmt: skip
 CLIP_NORM = 0.8
 LIFE = [
@@ -50,9 +52,6 @@ def confs(workspace, monkeypatch):
             text = "".join([header, *lines[first : first + count]])
             (workspace / f"clicks/worker-{rank}.csv").write_text(text)
             first += count
-        for number in range(2):
-            text = "".join([header, *lines[2000 + 40 * number :][:40]])
-            (workspace / f"clicks/held-out-{number}.csv").write_text(text)
         return conf_of(workspace, monkeypatch, *COMMON, *overrides, output=output)
 
     return conf
@@ -106,13 +105,19 @@ def check(report, reference, after_steps, output="run"):
     assert report.epochs[-1].examples == reference.examples == sum(ROWS[: reference.workers])
 
 
-@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
-def test_rows_and_dense_weights_have_the_bits_of_micro_batches(confs, workers):
-    conf = confs(workers, *PLAIN)
+@pytest.mark.parametrize("workers, servers, overrides", [
+    (1, 0, PLAIN), (2, 0, PLAIN), pytest.param(3, 0, PLAIN, marks=pytest.mark.long),
+    (1, 1, PLAIN), pytest.param(2, 2, LIFE, marks=pytest.mark.long),
+    pytest.param(3, 5, LIFE, marks=pytest.mark.long),
+])  # fmt: skip
+def test_rows_and_dense_weights_have_the_bits_of_micro_batches(confs, workers, servers, overrides):
+    conf = replace(confs(workers, *overrides), cluster=schema.Cluster(servers=servers))
     report, errors = cluster_in_one_process.train_together(conf, workers)
     assert not errors
     after_steps, reference = states(conf, workers)
     check(report, reference, after_steps)
+    for table in load.newest("run").manifest.tables:
+        assert sum(1 for entry in table.files if entry.rows) >= (servers or workers)
 
 
 class Background:
@@ -161,30 +166,3 @@ def test_the_life_of_rows_has_the_bits_of_micro_batches(confs, monkeypatch, work
     assert len(tables) == 2 and all(table.rows > 5 for table in tables)
     assert all(table.figures(0).evicted for table in tables)
     assert min(reference.norms) < CLIP_NORM < max(reference.norms)
-
-
-SEEDS = 2
-SEEDS_OF_LONG_FORM = 8
-
-
-@pytest.mark.parametrize("first, workers", [
-    (1, 2),
-    *(pytest.param(seed, 2 + seed // 20 % 3, marks=pytest.mark.long)
-      for seed in range(10, 10 + SEEDS_OF_LONG_FORM, SEEDS)),
-])  # fmt: skip
-def test_messages_lost_doubled_and_mixed_change_nothing(confs, first, workers):
-    """Through the nodes and tables of the product; tests/cluster_simulation.py has processes."""
-    overrides = [*LIFE, "data.validation=held-out-*.csv", "evaluation.every_steps=5"]
-    metrics = []
-    for seed in range(first, first + SEEDS):
-        conf = confs(workers, *overrides, output=f"run-{seed}")
-        if seed == first:
-            after_steps, reference = states(conf, workers)
-        transport = UnreliableTransport(seed)
-        report, errors = cluster_in_one_process.train_together(conf, workers, transport)
-        assert not errors
-        check(report, reference, after_steps, f"run-{seed}")
-        metrics.append([evaluation.validation for evaluation in report.evaluations])
-        kinds = ("lost before", "lost after", "doubled", "replayed")
-        assert all(transport.counts[kind] for kind in kinds), transport.counts
-    assert metrics[0] == metrics[1]

@@ -1,7 +1,8 @@
-"""Processes of a cluster are killed, stopped and cut off; what one machine reports ends all."""
+"""Who joins a cluster and who is lost; what one machine reports ends all."""
 
 import dataclasses
 import errno
+import itertools
 import os
 import re
 import signal
@@ -9,114 +10,34 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 
 import cluster_commands
 import cluster_in_one_process
 import grpc
+import numpy as np
 import pytest
-import real_faults
-from cluster_commands import Training, all_ended, state_of, trained_once
 from env_commands import free_port
 from test_cluster import conf_of
 
-from tnctl import files
+from tnctl import files, schema, system
+from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import owners
 from tnctl.cluster import cluster_member
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.joining import members, patience
 from tnctl.cluster.joining.assignment import Assignment
+from tnctl.cluster.node import Node
 from tnctl.cluster.transport import rpc
 from tnctl.cluster.transport.kinds import MessageError
-from tnctl.cluster.workers import share
+from tnctl.cluster.workers import server, share
 from tnctl.errors import Failure, Stopped, UserError
+from tnctl.system import Limit
 from tnctl.tables import NotFiniteError
+from tnctl.training import row_life
 from tnctl.training.workers import Signals
 
-
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
-# ---- Lost processes ------------------------------------------------------------
-
-
-@pytest.mark.alone
-def test_a_short_stop_costs_time_and_nothing_outlives_the_supervisor(parts):
-    with Training(parts) as training:
-        training.until_saved()
-        training.signal(1, signal.SIGSTOP)
-        time.sleep(1.5)
-        training.signal(1, signal.SIGCONT)
-        training.until_saved(training.checkpoints())
-        assert "start again" not in training.said
-        pids = training.workers()
-        training.supervisor.kill()
-        training.supervisor.wait()
-        deadline = time.monotonic() + 10
-        while not all_ended(pids) or is_locked(parts / "run"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    real_faults.resume(parts)
-
-
-def is_locked(output):
-    try:
-        with files.locked(str(output)):
-            return False
-    except Failure:
-        return True
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_worker_0_is_killed(parts):
-    with Training(parts) as training:
-        training.until_saved()
-        training.signal(0, signal.SIGKILL)
-        assert training.wait() == 0, training.said
-    assert "worker 0 was killed by SIGKILL: all workers start again" in training.said
-    assert "resuming from run/checkpoints/" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-def snapshot(run):
-    """Size and time of each file of a run, but for the logs of workers."""
-    return {
-        str(path.relative_to(run)): (path.stat().st_size, path.stat().st_mtime_ns)
-        for path in run.rglob("*")
-        if path.is_file() and path.parent.name != "workers"
-    }
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_was_stopped_too_long_writes_nothing(parts, rank):
-    """The supervisor would kill it: here it is stopped too, and so sees none of it."""
-    with Training(parts, timeout=5) as training:
-        training.until_saved()
-        pids = training.workers()
-        supervisor, stopped, other = training.supervisor.pid, pids[rank], pids[1 - rank]
-        os.kill(supervisor, signal.SIGSTOP)
-        os.kill(stopped, signal.SIGSTOP)
-        training.until(lambda: state_of(other) == "Z")
-        files_then = snapshot(training.run)
-        os.kill(stopped, signal.SIGCONT)
-        training.until(lambda: state_of(stopped) == "Z")
-        code = int(Path(f"/proc/{stopped}/stat").read_text().split()[-1])
-        assert snapshot(training.run) == files_then
-        os.kill(supervisor, signal.SIGCONT)
-        assert training.wait() == 0, training.said
-    assert os.waitstatus_to_exitcode(code) == 75
-    logs = [training.said, (training.run / "workers/rank-1.log").read_text()]
-    assert re.search(rf"worker {rank}: this process was stopped for \d", logs[rank]), logs
-    assert re.search(rf"worker {1 - rank}: worker {rank} could not be reached", logs[1 - rank])
-    assert "all workers start again" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
+# ---- Who joins and who is lost ------------------------------------------------------
 
 
 def assigned(rank, port=0, **given):
@@ -310,25 +231,6 @@ def ask_as_a_stranger(port):
 # ---- A request to stop -----------------------------------------------------------
 
 
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("to", [["supervisor"], [1], ["supervisor", 0, 1]])
-def test_sigterm_saves_and_the_same_command_resumes(parts, to):
-    with Training(parts) as training:
-        training.until_saved()
-        pids = training.workers()
-        for target in to:
-            pid = training.supervisor.pid if target == "supervisor" else pids[target]
-            os.kill(pid, signal.SIGTERM)
-        assert training.wait() == 143, training.said
-    match = re.search(r"^tnctl train: stopped after step ([\d,]+): run/checkpoints/(\S+) is saved",
-                      training.said, re.MULTILINE)  # fmt: skip
-    assert match, training.said
-    assert int(match[2].removeprefix("step-")) == int(match[1].replace(",", ""))
-    assert "Traceback" not in training.said
-    real_faults.resume(parts)
-
-
 def test_a_signal_that_was_sent_to_several_processes_is_one_request():
     with Signals() as signals:
         signals.seconds_apart = 60.0
@@ -341,23 +243,7 @@ def test_a_signal_that_was_sent_to_several_processes_is_one_request():
         assert signals.again
 
 
-# ---- A cut network -----------------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("seconds", [2, 8])
-def test_a_cut_network(parts, seconds):
-    real_faults.train_through_a_cut(parts, seconds)
-
-
 # ---- What one machine reports ------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_full_disk(parts):
-    real_faults.train_on_a_full_disk(parts)
 
 
 def full_disk(monkeypatch):
@@ -387,6 +273,22 @@ def fails_in_step(error):
     return patch
 
 
+def fails_in_exchange(error):
+    """In the thread of server 1 that answers exchanges, in one of the first steps."""
+
+    def patch(monkeypatch):
+        exchange, calls = Node._exchange, itertools.count()
+
+        def failing(node, *arguments):
+            if node.rank == 3 and next(calls) == 5:
+                raise error
+            return exchange(node, *arguments)
+
+        monkeypatch.setattr(Node, "_exchange", failing)
+
+    return patch
+
+
 def nan(monkeypatch):
     push = share.RemoteParameters.push
 
@@ -396,6 +298,19 @@ def nan(monkeypatch):
         push(self, *arguments)
 
     monkeypatch.setattr(share.RemoteParameters, "push", failing)
+
+
+def sends_nan(monkeypatch):
+    """A worker whose dense gradients are NaN on their way to servers."""
+    send = share.RemoteParameters._send
+
+    def failing(parameters, pulled, **flags):
+        if parameters._pushed and parameters.steps >= 3 and parameters._node.rank == 1:
+            for push in parameters._pushed[1:]:
+                push.dense[:] = np.nan
+        return send(parameters, pulled, **flags)
+
+    monkeypatch.setattr(share.RemoteParameters, "_send", failing)
 
 
 def fails_in_finish(error):
@@ -425,21 +340,75 @@ def fails_while_reading(monkeypatch):
     monkeypatch.setattr(share, "training_batches", failing)
 
 
-@pytest.mark.parametrize(("fault", "line", "code"), [
-    (full_disk, r"worker 1: .*00001\.rows.*no space is left there\. Free some", 1),
-    (nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
-    (fails_in_step(MemoryError("9 GB")), r"worker 1: out of memory \(9 GB\): the tables hold", 1),
-    (fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
-    (fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in workers", 1),
-    (fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its traceback", 1),
-    (fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
+WORKERS, SERVERS, ASYNC_SERVERS = (
+    {"servers": servers, "mode": mode} for servers, mode in ((0, "sync"), (2, "sync"), (2, "async"))
+)
+NO_SPACE = r"1: .*00001\.rows.*no space is left there\. Free some"
+NAN = r"step \d+: worker 1: a gradient of a dense weight is NaN, infinite or beyond"
+
+
+@pytest.mark.parametrize(("cluster", "fault", "line", "code"), [
+    (WORKERS, full_disk, f"worker {NO_SPACE}", 1),
+    (WORKERS, nan, r"worker 1: step 3: a gradient is NaN, infinite or beyond 2\^58", 1),
+    (WORKERS, fails_in_step(MemoryError("9 GB")),
+     r"worker 1: out of memory \(9 GB\): the tables hold .* with more memory", 1),
+    (WORKERS, fails_in_step(UserError("a mistake")), "worker 1: a mistake$", 2),
+    (WORKERS, fails_in_step(KeyError("x")), r"worker 1: KeyError: 'x'\. Its traceback is in w", 1),
+    (WORKERS, fails_in_finish(ValueError("a bug")), r"worker 1: ValueError: a bug\. Its trace", 1),
+    (WORKERS, fails_while_reading, r"worker 1: RuntimeError: a bug of a format\. Its traceback", 1),
+    (SERVERS, full_disk, f"server {NO_SPACE}", 1),
+    (ASYNC_SERVERS, fails_in_exchange(MemoryError("TN_NO_MEMORY")),
+     r"server 1: out of memory \(TN_NO_MEMORY\)\. Run the same command again with more memory", 1),
+    (ASYNC_SERVERS, sends_nan, NAN, 1),
+    pytest.param(SERVERS, fails_in_exchange(ValueError("a bug")),
+                 r"server 1: ValueError: a bug\. Its traceback is in workers/server-1\.log", 1,
+                 marks=pytest.mark.long),
+    pytest.param(SERVERS, fails_in_exchange(NotFiniteError("a sum")), "server 1: .*a sum", 1,
+                 marks=pytest.mark.long),
+    pytest.param(SERVERS, sends_nan, NAN, 1, marks=pytest.mark.long),
 ])  # fmt: skip
-def test_what_one_machine_reports_ends_all_with_one_line(parts, monkeypatch, fault, line, code):
+def test_what_one_machine_reports_ends_all_with_one_line(
+    parts, monkeypatch, cluster, fault, line, code
+):
     conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
                    "save.every_steps=4")  # fmt: skip
+    conf = dataclasses.replace(conf, cluster=schema.Cluster(**cluster))
     fault(monkeypatch)
     with pytest.raises(UserError, match=f"^{line}") as failed:
         cluster_in_one_process.train_together(conf, 2, golden=0)
     assert failed.value.exit_code == code and "\n" not in str(failed.value)
-    saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
-    assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data
+    if cluster is WORKERS:
+        saved = list((parts / "run/checkpoints").glob("*/manifest.json"))
+        assert bool(saved) == (fault is fails_while_reading)  # which fails at the end of the data
+
+
+@pytest.mark.parametrize(("servers", "name", "leaves"), [
+    (0, "worker 1", r".* \(4\.0 GiB\) leaves 300\.0 MiB to 2 workers, and the tables hold "),
+    (2, "server 1", ""),
+])  # fmt: skip
+def test_memory_that_runs_short_for_any_is_reported_and_saved(
+    parts, monkeypatch, servers, name, leaves
+):
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+    conf = dataclasses.replace(conf, cluster=schema.Cluster(servers=servers))
+    held, calls = itertools.count(0, 1 << 20), itertools.count()
+    for module in (row_life, server):
+        monkeypatch.setattr(module, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
+    shortage = row_life.MemoryWatch.shortage
+
+    def of_the_last_owner(watch, model):
+        return shortage(watch, model) if model.tables[0]._shards.first else None
+
+    def limit(**_):  # 200 and later 150 MiB for each of two workers
+        free = 400 if next(calls) < 3 else 300
+        return Limit("the memory of this machine", 4 << 30, free << 20)
+
+    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_the_last_owner)
+    monkeypatch.setattr(system, "tightest", limit)
+    reason = f"before memory runs out: {name}: the memory of this machine{leaves}"
+    with pytest.raises(Failure, match=reason) as failed:
+        cluster_in_one_process.train_together(conf, 2)
+    text = str(failed.value)
+    assert "is saved. Run the same command again with more memory" in text and "\n" not in text
+    assert loading.newest("run").folder == text.split(" is saved")[0].split()[-1]

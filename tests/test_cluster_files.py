@@ -208,12 +208,6 @@ class Script:
         return code
 
 
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
 SCRIPTS = pytest.mark.parametrize("script", ["loop.sh", "slurm.sh"])
 
 

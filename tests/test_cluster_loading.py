@@ -15,7 +15,6 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.workers import worker
 from tnctl.manifest import DamagedError
-from tnctl.serving.rows import export as exporting
 from tnctl.training import run
 
 STEPS = (9, 4)
@@ -119,17 +118,3 @@ def test_a_damaged_part_of_any_worker_is_passed_over(saved, tmp_path, capsys):
     assert checkpoint.folder == str(older)
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first.startswith("worker 2: ") and entry.file in first and "cannot be used" in last
-
-
-def test_one_process_exports_the_same_bytes(saved, tmp_path):
-    runs, [*_, checkpoints] = saved
-    assert runs[0].records() == runs[1].records()
-    contents = [
-        exporting.export(open_checkpoint(str(folder)), run.conf, str(tmp_path / name), golden=0)
-        for run, folder, name in zip(runs, checkpoints, ("one", "three"), strict=True)
-    ]
-    assert contents[0].files == contents[1].files
-    for name in contents[0].files:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "three" / name).read_bytes()
-    [table] = open_checkpoint(str(checkpoints[1])).manifest.tables
-    assert len(table.files) == 3

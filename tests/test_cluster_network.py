@@ -10,23 +10,23 @@ from queue import SimpleQueue
 import cluster_in_one_process
 import pytest
 from cluster_in_one_process import Transport
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl.cluster import node
 from tnctl.cluster.owners.owner import Owner
 
 
 class SlowTransport(Transport):
-    """Links of so many bytes per second in each direction, between nodes of several machines."""
+    """Links of so many bytes per second in each direction; each node is on a machine of its own."""
 
-    def __init__(self, bytes_per_second, machines=2):
-        self._rate, self._machines = bytes_per_second, machines
+    def __init__(self, bytes_per_second):
+        self._rate = bytes_per_second
         self._links = {}
 
     def start(self, nodes):
         super().start(nodes)
         for sender in nodes:
-            sender.on_machine = len(nodes) // self._machines
+            sender.on_machine = 1
             for receiver in nodes:
                 link = self._links[sender.rank, receiver.rank] = SimpleQueue()
                 threading.Thread(target=self._transmit, args=[link], daemon=True).start()
@@ -55,7 +55,7 @@ class SlowTransport(Transport):
 
 
 @pytest.fixture
-def last_figures(parts, monkeypatch):  # noqa: F811
+def last_figures(parts, monkeypatch):
     """Trains with two workers over a transport; their figures in the last line of log.jsonl."""
     monkeypatch.setattr(node, "LEAST_TIMED", 0)
 
@@ -94,9 +94,3 @@ def test_owners_that_are_slow_are_not_the_network(last_figures, monkeypatch):
     monkeypatch.setattr(Owner, "exchange", slowly)
     workers = last_figures(SlowTransport(1e9))
     assert 0 < workers[0]["network_seconds"] < 0.2
-
-
-@pytest.mark.long
-def test_one_machine_has_no_network(last_figures):
-    workers = last_figures(SlowTransport(RATE, machines=1))
-    assert all(worker["network_seconds"] == 0 for worker in workers)

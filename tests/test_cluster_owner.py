@@ -14,15 +14,13 @@ TABLE = Shape((TableShape(1, 1, waits=True),), dense=1, figures=True)
 
 
 class SumsOfGradients:
-    """Parameters whose rows are sums, and a record of the calls."""
+    """Parameters whose rows are sums, of steps or of pushes one by one, and a record of rates."""
 
-    def __init__(self):
-        self.steps, self.rows, self.dense, self.rates = 0, {}, np.zeros(1, np.float32), []
-        self.fails = False
+    def __init__(self, workers=1):
+        self.workers, self.steps, self.pushes = workers, 0, 0
+        self.rows, self.dense, self.rates = {}, np.zeros(1, np.float32), []
 
     def reduce(self, pulled, _, rate):
-        if self.fails:
-            raise Failure("the disk is full")
         self.pulled = pulled
         self.rates.append(rate)
 
@@ -30,9 +28,20 @@ class SumsOfGradients:
         assert scale == 1
         for keys, push in zip(self.pulled, pushes, strict=True):
             for id_, total in zip(keys[0].ids.tolist(), push.tables[0].sums[:, 0], strict=True):
-                self.rows[id_] += total
+                if id_ in self.rows:
+                    self.rows[id_] += total
             self.dense += push.dense.sum()
         self.steps += 1
+
+    def push_one(self, keys, push, rate):
+        self.reduce([keys], [push], rate)
+        self.apply([push], 1)
+        self.pushes += 1
+        self.steps = self.pushes // self.workers
+
+    def pause(self):
+        self.steps = -(-self.pushes // self.workers)
+        self.pushes = self.steps * self.workers
 
     def pull(self, keys, replies):
         for each, reply in zip(keys, replies, strict=True):

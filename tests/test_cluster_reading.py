@@ -39,27 +39,9 @@ OVERRIDES = [
     "output=run", "data.test=test-*.csv", "data.window=256", "data.carry=[user_id,label]",
     "life.shows.cvm=true", "optimizer.embedding.weight_decay=0.1", "evaluation.ablate=false",
 ]  # fmt: skip
-# Put before all modules of a worker: worker 1 does something once, in the middle of its part.
-IN_THE_MIDDLE = """
-import os, signal, sys, time
-def begin():
-    from tnctl.serving.rows.export import GroupWriting
-    def act():
-        if not os.path.exists("acted"):
-            open("acted", "w").close()
-            exec(os.environ["ACTION"])
-    add = GroupWriting.add
-    def add_and_act(self, part):
-        add(self, part)
-        if part.group.part == 1:
-            act()
-    GroupWriting.add = add_and_act
-if "tnctl.launch.worker" in sys.orig_argv:
-    begin()
-"""
-# Put before all modules of a worker: the one of a rank is killed once, at a command of worker 0.
+# Put before all modules of a worker: the one of a rank does something once, at a command of rank 0.
 AT_A_COMMAND = """
-import os, signal, sys
+import os, signal, sys, time
 def begin():
     from tnctl.cluster.messages import commands
     from tnctl.cluster.node import Node
@@ -68,7 +50,7 @@ def begin():
         if (at, called) == (int(rank), name):
             if not os.path.exists("acted"):
                 open("acted", "w").close()
-                os.kill(os.getpid(), signal.SIGKILL)
+                exec(os.environ["ACTION"])
     send, run = Node.command, commands.run
     def send_and_act(self, to, method, *given):
         sent = send(self, to, method, *given)
@@ -220,7 +202,6 @@ def test_where_only_the_command_line_can_start_workers(folder, cli):
 
 # ---- Processes ---------------------------------------------------------------
 
-ON_SERVERS = ("cluster=local", "cluster.workers=1", "cluster.servers=1", "cluster.timeout=60")
 ON_WORKERS = ("cluster=local", "cluster.workers=2", "cluster.timeout=60")
 
 
@@ -239,28 +220,6 @@ def test_processes_export_a_checkpoint_alone(folder, tmp_path):
     golden = [(tmp_path / to / "golden.jsonl").read_bytes() for to in ("e", "alone")]
     assert golden[0] == golden[1]
     assert {path.name for path in tmp_path.iterdir()} == {"e", "alone"}
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@pytest.mark.parametrize("processes", [ON_WORKERS, ON_SERVERS], ids=["workers", "servers"])
-def test_processes_print_and_write_what_one_process_does(folder, tmp_path, processes):
-    more = ["output=run", "data.test=test-*.csv"]
-    alone = run_process("evaluate", *more, cwd=folder)
-    together = run_process("evaluate", *more, *processes, cwd=folder)
-    assert alone.code == together.code == 0, together.err
-    assert together.out == alone.out != ""
-    for name, given in (("alone", ()), ("together", processes)):
-        done = run_process("predict", *more, f"to={tmp_path}/{name}.csv", *given, cwd=folder)
-        assert done.code == 0, done.err
-    written = [(tmp_path / f"{name}.csv").read_bytes() for name in ("alone", "together")]
-    assert written[0] == written[1]
-    done = run_process("verify-serving", "output=run", *processes, cwd=folder)
-    assert done.code == 0 and done.err.endswith("serving equals training\n"), done.err
-    done = run_process("evaluate", "output=run", "data.test=nowhere.csv", *processes, cwd=folder)
-    assert (
-        done.code == 1 and "nowhere.csv" in done.last and done.last.startswith("tnctl evaluate: ")
-    )
 
 
 READINGS = (
@@ -334,12 +293,13 @@ def test_commands_of_an_environment_do_what_one_process_does(copies, servers):
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.ray
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_commands_on_ray_do_what_one_process_does(copies):
+@pytest.mark.parametrize("start", ["local", pytest.param("ray", marks=[
+    pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed"),
+])])  # fmt: skip
+def test_processes_print_and_write_what_one_process_does(copies, start):
+    keys = [f"cluster={start}", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
     for command in READINGS:
         alone = run_process(*command, cwd=copies / "alone")
-        keys = ["cluster=ray", "cluster.workers=2", "cluster.servers=1", "cluster.timeout=60"]
         together = run_process(*command, *keys, cwd=copies / "together")
         assert together.code == 0 and together.out == alone.out, together.err
     same_files(copies)
@@ -356,7 +316,12 @@ def test_commands_of_an_environment_start_again_when_a_worker_is_killed(copies, 
     for command, at in zip(READINGS, KILLED_AT, strict=True):
         alone = run_process(*command, cwd=copies / "alone")
         codes, out, err = in_environment(
-            command, copies / "together", timeout=10, **patched, AT=f"{rank} {at}"
+            command,
+            copies / "together",
+            timeout=10,
+            **patched,
+            AT=f"{rank} {at}",
+            ACTION="os.kill(os.getpid(), signal.SIGKILL)",
         )
         assert codes == [0, 0], (at, err)
         assert out == (alone.out, "") and "Traceback" not in "".join(err)
@@ -372,30 +337,12 @@ def patches_of(folder, code):
     return cluster_commands.importing(folder / "patches")
 
 
-def in_the_middle(folder, action):
-    """The environment in which worker 1 does something while it writes."""
-    return {**patches_of(folder, IN_THE_MIDDLE), "ACTION": action}
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_worker_that_is_killed_while_it_exports_makes_all_start_again(folder, tmp_path):
-    given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e"]
-    environment = in_the_middle(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    done = run_process("export-embeddings", *given, *ON_WORKERS, cwd=tmp_path, env=environment)
-    assert done.code == 0, done.err
-    assert f"worker 1 was killed by {signal.SIGKILL.name}: all workers start again\n" in done.err
-    assert sorted(os.listdir(tmp_path)) == ["acted", "e", "patches"]
-    export(loading.newest(str(folder / "run")), conf_of(), str(tmp_path / "alone"))
-    golden = [(tmp_path / name / "golden.jsonl").read_bytes() for name in ("e", "alone")]
-    assert golden[0] == golden[1]
-
-
 @pytest.mark.alone
 @pytest.mark.long
 def test_an_interrupted_export_ends_all_and_the_next_one_completes_it(folder, tmp_path):
     given = [f"checkpoint={checkpoint_of(folder)}", f"to={tmp_path}/e", *ON_WORKERS]
-    environment = in_the_middle(tmp_path, "time.sleep(200)")
+    environment = patches_of(tmp_path, AT_A_COMMAND)
+    environment |= {"AT": "1 write_selected", "ACTION": "time.sleep(200)"}
     with subprocess.Popen(
         [sys.executable, "-m", "tnctl", "export-embeddings", *given],
         cwd=tmp_path, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True,

@@ -4,7 +4,7 @@ import cluster_in_one_process
 import numpy as np
 import pytest
 from dataless_runs import conf_of as conf_without_data
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl import schema
 from tnctl.checkpoint import load as loading
@@ -112,7 +112,7 @@ def test_scores_that_are_not_there_are_refused_and_sent_ones_dropped(tmp_path):
         worker.read_scores("labels", 0, 1)
 
 
-def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):  # noqa: F811
+def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):
     """Blocks of 3 rows, a command for each unit, and one for each text of a vocabulary."""
     monkeypatch.setattr(scoring, "BLOCK_BYTES", 3 * 16)
     for module in (commands, building):

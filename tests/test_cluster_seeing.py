@@ -1,19 +1,17 @@
 """What is seen of each worker of a cluster: log.jsonl, the report, lines, memory and sketches."""
 
-import itertools
 import json
+import re
 from pathlib import Path
 
 import cluster_in_one_process
 import numpy as np
 import pytest
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_cluster import conf_of
 
-from tnctl import system
 from tnctl.checkpoint import load as loading
-from tnctl.cluster.workers import share
 from tnctl.errors import Failure
-from tnctl.system import Limit
 from tnctl.training import row_life
 
 SECONDS = (
@@ -22,16 +20,17 @@ SECONDS = (
 )  # fmt: skip
 
 
-def steps_of(run):
+def lines_of(run, event):
     lines = [json.loads(line) for line in Path(run, "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["event"] == "step"]
+    return [line for line in lines if line["event"] == event]
 
 
-def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):  # noqa: F811
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
+def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, capsys):
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64",
+                   "train.tensorboard=true")  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 2)
     assert not errors
-    lines = steps_of("run")
+    lines = lines_of("run", "step")
     assert len(lines) > 1
     for line in lines:
         assert "workers" not in line
@@ -55,62 +54,32 @@ def test_each_worker_is_in_the_log_the_report_and_the_lines(parts, monkeypatch, 
     )
     logged = sum(line["timing"]["workers"][1]["compute_seconds"] for line in lines)
     assert of_report[1].compute_seconds >= logged - 0.01
-    assert json.loads(Path("run/report.json").read_text())["timing"]["workers"][1]["rows"] > 0
-    assert "\n  workers: data " in capsys.readouterr().err
+    timing = json.loads(Path("run/report.json").read_text())["timing"]
+    assert timing["workers"][1]["rows"] > 0
+    # For whom workers waited, and what is shown of it.
+    [epoch] = lines_of("run", "epoch")
+    assert epoch["timing"]["exchange"] == timing["exchange"]
+    assert set(timing["exchange"]) == {"awaited"}
+    waited = sum(worker.worker_wait_seconds for worker in of_report)
+    assert 0 < sum(report.timing.exchange.awaited) <= waited + 0.01
+    assert all(len(line["timing"]["exchange"]["awaited"]) == 2 for line in lines)
+    shares = r"data \d+% \| \d+%, compute .*, peers .*, network .*"
+    assert re.search(rf"\n  workers: {shares}", capsys.readouterr().err)
+    [events] = Path("run/tensorboard").glob("events*")
+    tags = set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
+    assert {"cluster_exchange_share/worker_1", "cluster_awaited_seconds/worker_0"} <= tags
 
 
 def test_one_worker_is_as_one_machine(workspace, trained, monkeypatch):
     conf = conf_of(workspace, monkeypatch, "train.batch_size=256")
     cluster_in_one_process.train_together(conf, 1)
     for run in (Path("run"), trained / "run"):
-        [line] = steps_of(run)
+        [line] = lines_of(run, "step")
         assert set(line["timing"]) == {"seconds", "examples_per_second", "input_wait_share"}
         assert "workers" not in json.loads((run / "report.json").read_text())["timing"]
 
 
-def test_memory_that_runs_short_for_any_worker_is_reported(parts, monkeypatch):  # noqa: F811
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
-    held, calls = itertools.count(0, 1 << 20), itertools.count()
-    monkeypatch.setattr(row_life, "SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(row_life, "table_bytes", lambda _: next(held))
-    shortage = row_life.MemoryWatch.shortage
-
-    def of_worker_1(watch, model):
-        return shortage(watch, model) if model.tables[0]._shards.first else None
-
-    def limit(**_):  # 200 and later 150 MiB for each of two workers
-        free = 400 if next(calls) < 3 else 300
-        return Limit("the memory of this machine", 4 << 30, free << 20)
-
-    monkeypatch.setattr(row_life.MemoryWatch, "shortage", of_worker_1)
-    monkeypatch.setattr(system, "tightest", limit)
-    with pytest.raises(Failure) as failed:
-        cluster_in_one_process.train_together(conf, 2)
-    text = str(failed.value)
-    assert "before memory runs out: worker 1: the memory of this machine (4.0 GiB)" in text
-    assert "leaves 300.0 MiB to 2 workers, and the tables hold" in text
-    assert "is saved. Run the same command again with more memory" in text
-    saved = text.split(" is saved")[0].split()[-1]
-    assert loading.newest("run").folder == saved
-
-
-def test_an_allocation_that_fails_names_the_worker(parts, monkeypatch):  # noqa: F811
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "train.batch_size=64")
-    trained = share.Share.train
-
-    def failing(self, rate_factor):
-        if self.node.rank == 1 and self.parameters.steps == 2:
-            raise MemoryError("TN_NO_MEMORY")
-        trained(self, rate_factor)
-
-    monkeypatch.setattr(share.Share, "train", failing)
-    words = r"worker 1: out of memory \(TN_NO_MEMORY\): the tables hold .* with more memory"
-    with pytest.raises(Exception, match=words) as failed:
-        cluster_in_one_process.train_together(conf, 2)
-    assert "\n" not in str(failed.value)
-
-
-def test_sketches_of_all_workers_are_one(parts, monkeypatch):  # noqa: F811
+def test_sketches_of_all_workers_are_one(parts, monkeypatch):
     overrides = [
         "data.train=part-*.csv", "train.batch_size=64", "life.admission.after=3",
         "life.sketch=65536",
@@ -136,26 +105,26 @@ def test_sketches_that_are_too_small_are_reported(capsys):
     assert "embedding4" not in said
 
 
-def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch):  # noqa: F811
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "data.label.column=never",
+OF_HEADS = [
+    "recipe=esmm", "recipe.hidden=[4]", "+data.labels.ctr.column=label",
+    "+data.labels.ctcvr.column=never",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("of_a_head", [False, True])
+def test_a_label_that_never_varies_on_any_worker(parts, monkeypatch, capsys, of_a_head):
+    """It ends the training; that of a further head is reported only."""
+    overrides = OF_HEADS if of_a_head else ["data.label.column=never"]
+    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", *overrides,
                    "data.validation=null", "data.test=null")  # fmt: skip
-    rows = 0
     for part in Path(parts).rglob("part-*.csv"):
         head, *lines = part.read_text().splitlines()
         part.write_text("\n".join([f"{head},never", *(f"{line},0" for line in lines), ""]))
-        rows += len(lines)
-    with pytest.raises(Failure, match=f"never the label is 0 in all {rows:,} rows of data.train"):
-        cluster_in_one_process.train_together(conf, 2)
-
-
-def test_a_label_of_a_further_head_that_never_varies(parts, monkeypatch, capsys):  # noqa: F811
-    conf = conf_of(parts, monkeypatch, "data.train=part-*.csv", "recipe=esmm", "recipe.hidden=[4]",
-                   "+data.labels.ctr.column=label", "+data.labels.ctcvr.column=never",
-                   "data.validation=null", "data.test=null")  # fmt: skip
-    for part in Path(parts).rglob("part-*.csv"):
-        head, *lines = part.read_text().splitlines()
-        part.write_text("\n".join([f"{head},never", *(f"{line},1" for line in lines), ""]))
-    _, errors = cluster_in_one_process.train_together(conf, 2)
-    said = capsys.readouterr().err
-    assert not errors and "data.labels.ctcvr.column=never the label is 1 in all " in said
-    assert said.count("the label is") == 1, said
+    if of_a_head:
+        _, errors = cluster_in_one_process.train_together(conf, 2)
+        said = capsys.readouterr().err
+        assert not errors and "data.labels.ctcvr.column=never the label is 0 in all " in said
+        assert said.count("the label is") == 1, said
+    else:
+        with pytest.raises(Failure, match="never the label is 0 in all 3,000 rows of"):
+            cluster_in_one_process.train_together(conf, 2)

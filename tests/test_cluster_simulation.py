@@ -97,51 +97,8 @@ def calls_run_again(patch):
     patch.setattr(Answers, "admit", run)
 
 
-def calls_run_in_any_order(patch):
-    def run(self, envelope):
-        is_new = envelope.number not in self._replies
-        return self._replies.setdefault(envelope.number, Future()), is_new
-
-    patch.setattr(Answers, "is_early", lambda *_: False)
-    patch.setattr(Answers, "admit", run)
-
-
-def calls_that_run_are_forgotten(patch):
-    admit = Answers.admit
-
-    def forget(self, envelope):
-        self._replies.clear()
-        return admit(self, envelope)
-
-    patch.setattr(Answers, "admit", forget)
-
-
-def replies_are_kept_forever(patch):
-    admit = Answers.admit
-
-    def keep(self, envelope):
-        replies = dict(self._replies)
-        admitted = admit(self, envelope)
-        self._replies = replies | self._replies
-        return admitted
-
-    patch.setattr(Answers, "admit", keep)
-
-
 def calls_of_other_generations_run(patch):
     patch.setattr(Process, "is_of_this_generation", lambda *_: True)
-
-
-def a_pause_pulls(patch):
-    answers = Barrier._answers
-
-    def pull(self, exchanges):
-        replies = answers(self, exchanges)
-        if exchanges[0].pause and any(each.rows for each in exchanges):
-            self._pulled = dict(enumerate(exchanges))
-        return replies
-
-    patch.setattr(Barrier, "_answers", pull)
 
 
 def a_pause_counts(patch):
@@ -246,17 +203,6 @@ def late_pushes_are_taken(patch):
     patch.setattr(Barrier, "_leave_out", keep)
 
 
-def pauses_do_not_wait(patch):
-    participants = Barrier._participants
-
-    def hasten(self):
-        if self.rank == 0 and 0 in self._held and self._held[0].pause:
-            return frozenset(self._held) if len(self._held) > 1 or self.workers == 2 else None
-        return participants(self)
-
-    patch.setattr(Barrier, "_participants", hasten)
-
-
 def nobody_is_held(patch):
     patch.setattr(Arrivals, "slowest", math.inf)
 
@@ -302,9 +248,6 @@ OF_EVERY_POLICY = [
 OF_CALLS = [
     a_process_at_an_old_address_is_taken_for_the_one_before,
     a_process_does_not_notice_its_own_silence,
-    calls_run_in_any_order,
-    calls_that_run_are_forgotten,
-    replies_are_kept_forever,
     silence_is_not_noticed,
 ]
 BROKEN = {
@@ -312,7 +255,6 @@ BROKEN = {
         *OF_EVERY_POLICY,
         *OF_CALLS,
         a_pause_counts,
-        a_pause_pulls,
         pushes_are_in_the_order_of_arrival,
         squares_of_as_many_owners_as_workers_are_waited_for,
         squares_of_others_are_not_waited_for,
@@ -321,7 +263,6 @@ BROKEN = {
         *OF_EVERY_POLICY,
         late_pushes_are_taken,
         leave_out_by_each_owner,
-        pauses_do_not_wait,
         squares_of_as_many_owners_as_workers_are_waited_for,
     ],
     AsyncWorld: [

@@ -6,7 +6,7 @@ import cluster_in_one_process
 import ml_dtypes
 import numpy as np
 import pytest
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
+from test_cluster import conf_of
 
 from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import (
@@ -87,7 +87,7 @@ def test_rows_and_gradients_are_rounded_and_nothing_else():
         check_finite(parse_exchange(SHAPE, PUSHED, body).push, 2)
 
 
-def test_a_model_is_about_as_good_with_half_the_bytes(parts, monkeypatch):  # noqa: F811
+def test_a_model_is_about_as_good_with_half_the_bytes(parts, monkeypatch):
     evaluations, sent = {}, {}
     for wire in ("float32", "bfloat16"):
         conf = conf_of(

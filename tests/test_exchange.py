@@ -1,6 +1,6 @@
 """Rows in the tables of other processes, against a model in numpy and against one table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from tnctl.optimizer_table import KINDS
 from tnctl.tables import (
     DenseTable,
     InitialWeights,
-    KeyWorkspace,
     NotFiniteError,
     NotOwnedError,
     Pool,
@@ -29,11 +28,9 @@ from tnctl.tables import (
 from tnctl.tables.plans import NAMES
 
 GROUPS = {0: "user", 5: "item"}
-SLOTS = [SlotPlan(0, "sum", 0), SlotPlan(5, "mean", 3), SlotPlan(5, "sqrtn", 6, apart=True)]
 SGD = RowOptimizer("sgd", learning_rate=0.5)
 ALL = (0, 64)
 Array = NDArray[Any]
-Batch = tuple[Array, Array, int]
 
 
 def make_table(
@@ -47,159 +44,8 @@ def make_table(
     return table
 
 
-def ranges(ranks: int) -> list[int]:
-    return [64 * rank // ranks for rank in range(ranks + 1)]
-
-
-def make_batch(rng: np.random.Generator, examples: int) -> Batch:
-    """ids, offsets and examples: zero to three ids a cell, many of them the same."""
-    counts = rng.integers(0, 4, examples * len(SLOTS))
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
-    return rng.zipf(1.4, offsets[-1]).astype(np.uint64) % 500, offsets, examples
-
-
-def outputs_of(examples: int, cvm: bool = False) -> tuple[list[Array], Array]:
-    width = 3 + 2 * cvm
-    return [
-        np.zeros((examples, 1), np.float32),
-        np.zeros((examples, 3 + width), np.float32),
-    ], np.zeros((examples, 6 + width), np.float32)
-
-
-def random_like(rng: np.random.Generator, arrays: list[Array]) -> list[Array]:
-    return [rng.standard_normal(array.shape).astype(np.float32) for array in arrays]
-
-
-class Exchange:
-    """Ranks that own a range of a table each; what they send lies in one message per pair."""
-
-    def __init__(self, ranks: int, threads: int = 1, **settings: Any) -> None:
-        self.first_shards = ranges(ranks)
-        shards = [
-            (first, last - first)
-            for first, last in zip(self.first_shards, self.first_shards[1:], strict=False)
-        ]
-        self.tables = [make_table(owned, threads, **settings) for owned in shards]
-        self.workers = [KeyWorkspace(table, SLOTS, ranks) for table in self.tables]
-        self.pulls = [PullWorkspace(table) for table in self.tables]
-        self.shows = bool(settings.get("shows"))
-
-    def pull(self, batches: list[Batch], weights: list[Array | None], training: bool) -> None:
-        requests = [
-            self._request(*sent) for sent in zip(self.workers, batches, weights, strict=True)
-        ]
-        replies = []
-        for owner, pull in enumerate(self.pulls):
-            counts = pull.find([request[owner] for request in requests], training)
-            replies.append([self._reply(pull, rank, n) for rank, n in enumerate(counts)])
-        for rank, worker in enumerate(self.workers):
-            rows, waits = zip(*(reply[rank] for reply in replies), strict=True)
-            worker.set_rows(rows, waits if training else None, training)
-
-    def _request(self, worker: KeyWorkspace, batch: Batch, weights: Array | None) -> list[RankKeys]:
-        ids, offsets, examples = batch
-        counts = worker.number_keys(ids, offsets, examples, self.first_shards, weights)
-        requests = []
-        for peer, n in enumerate(counts):
-            message = bytearray(8 + 14 * n)  # a header, then ids, occurrences and groups
-            body = memoryview(message)[8:]
-            keys = RankKeys(body[: 8 * n], body[12 * n :], body[8 * n : 12 * n])
-            worker.write_keys(peer, keys.ids, keys.groups, keys.occurrences)
-            received = memoryview(bytes(message))[8:]
-            requests.append(
-                RankKeys(received[: 8 * n], received[12 * n :], received[8 * n : 12 * n])
-            )
-        return requests
-
-    def _reply(self, pull: PullWorkspace, rank: int, n: int) -> tuple[bytes, Array]:
-        rows, waits = bytearray(4 * n * pull.table.read_floats), np.empty(n, np.uint32)
-        pull.read(rank, rows)
-        pull.write_waits(rank, waits)
-        return bytes(rows), waits
-
-    def push(self, weights: list[float]) -> None:
-        """After each worker's `accumulate` (and `count`)."""
-        for rank, (worker, weight) in enumerate(zip(self.workers, weights, strict=True)):
-            for peer, pull in enumerate(self.pulls):
-                n = worker._counts[peer]
-                sums = np.empty((n, pull.table.weights), np.float32)
-                worker.write_sums(peer, sums)
-                pull.push_sums(rank, memoryview(sums.tobytes()), weight)
-                if self.shows:
-                    counts = np.empty((n, 2), np.float32)
-                    worker.write_shows(peer, counts)
-                    pull.push_shows(rank, counts)
-        for pull in self.pulls:
-            pull.apply()
-
-    def records(self) -> Array:
-        return records_of(*self.tables)
-
-
 def records_of(*tables: SparseTable) -> Array:
     return np.concatenate([*(part for table in tables for part in table.records())])
-
-
-def test_ranks_are_reduced_in_their_order() -> None:
-    """Three ranks against dictionaries of float32: show, click, weights by examples, SGD."""
-    rng = np.random.default_rng(2)
-    exchange = Exchange(3, threads=2, shows=True)
-    fresh = make_table()
-    rows: dict[tuple[int, int], Array] = {}
-    shows: dict[tuple[int, int], Array] = {}
-    for step in range(1, 5):
-        batches = [make_batch(rng, n) for n in (40, 0, 25)]
-        for table in exchange.tables:
-            table.set_step(step)
-        exchange.pull(batches, [None] * 3, True)
-        reduced: dict[tuple[int, int], Array] = {}
-        weights = [float(np.float32(examples) / np.float32(65)) for _, _, examples in batches]
-        for worker, batch, weight in zip(exchange.workers, batches, weights, strict=True):
-            outputs, apart = outputs_of(batch[2])
-            worker.gather(outputs, apart)
-            gradients = random_like(rng, [*outputs, apart])
-            clicks = rng.integers(0, 2, batch[2]).astype(np.float32)
-            worker.accumulate(gradients[:2], gradients[2])
-            worker.count(clicks)
-            sums: dict[tuple[int, int], Array] = {}
-            for cell, slot, values in cells_of(batch):
-                example = cell // len(SLOTS)
-                divisor = {"sum": 1, "mean": len(values), "sqrtn": np.sqrt(np.float32(len(values)))}
-                matrix = gradients[2] if slot.apart else gradients[1]
-                wide = matrix[example, slot.column : slot.column + 3]
-                gradient = np.append(wide, gradients[0][example]) / np.float32(
-                    divisor[slot.pooling]
-                )
-                for id_ in values:
-                    key = (slot.group, int(id_))
-                    if key not in rows:
-                        record = fresh.fresh_records(
-                            np.array([key[0]], np.uint16), np.array([key[1]], np.uint64)
-                        )
-                        rows[key] = np.append(record["embedding"][0], record["linear"][0])
-                    sums[key] = sums.get(key, np.zeros(4, np.float32)) + gradient
-                    shows.setdefault(key, np.zeros(2, np.float32))
-                    shows[key] += [1, clicks[example]]
-            for key, total in sums.items():
-                part = reduced.setdefault(key, np.zeros(4, np.float32))
-                part += np.float32(weight) * total
-        exchange.push(weights)
-        for key, total in reduced.items():
-            rows[key] = rows[key] - np.float32(0.5) * total
-    records = exchange.records()
-    assert len(records) == len(rows)
-    for record in records:
-        key = int(record["group"]), int(record["id"])
-        np.testing.assert_array_equal(np.append(record["embedding"], record["linear"]), rows[key])
-        np.testing.assert_array_equal(np.append(record["show"], record["click"]), shows[key])
-
-
-def cells_of(batch: Batch) -> Iterator[tuple[int, SlotPlan, Array]]:
-    """The cells that have ids: their number, slot and ids."""
-    ids, offsets, examples = batch
-    for cell in range(examples * len(SLOTS)):
-        if offsets[cell] < offsets[cell + 1]:
-            yield cell, SLOTS[cell % len(SLOTS)], ids[offsets[cell] : offsets[cell + 1]]
 
 
 # ---- Shards ------------------------------------------------------------------

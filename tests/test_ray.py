@@ -10,9 +10,15 @@ from pathlib import Path
 
 import cluster_commands
 import pytest
-import real_faults
-from cluster_commands import Training, state_of, trained_once
-from test_cluster_faults import is_locked
+from cluster_commands import (
+    KEEP_SHOWS,
+    Training,
+    check_rows,
+    is_locked,
+    number_rows,
+    state_of,
+    trained_once,
+)  # fmt: skip
 from tls_files import make_authority, make_certificate
 
 pytestmark = pytest.mark.ray
@@ -26,12 +32,6 @@ NAMES = {
     "actor": "ray::WorkerActor",
     "worker": "tnctl.launch.worker",
 }
-
-
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
 
 
 class RayTraining(Training):
@@ -160,8 +160,8 @@ def test_a_server_that_is_killed_and_encrypted_connections(parts):
         ("certificate", "worker.pem"), ("key", "worker.key"), ("authority", "authority.pem"),
     ):  # fmt: skip
         settings.append(f"cluster.tls.{key}={parts / name}")
-    real_faults.number_rows(parts)
-    with RayTraining(parts, *settings, *real_faults.KEEP_SHOWS, timeout=30) as training:
+    number_rows(parts)
+    with RayTraining(parts, *settings, *KEEP_SHOWS, timeout=30) as training:
         training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
         tree = training.tree()
         names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in training.workers()}
@@ -172,42 +172,9 @@ def test_a_server_that_is_killed_and_encrypted_connections(parts):
         assert training.supervisor.wait(timeout=240) == 0, training.said
     assert "server 0 was killed by SIGKILL: all workers start again" in training.said
     assert training.said.count(AGAIN) == 1 and "Traceback" not in training.said
-    real_faults.check_rows(training.run)
+    check_rows(training.run)
     lines = map(json.loads, (training.run / "log.jsonl").read_text().splitlines())
     assert any('"role": "server"' in json.dumps(line) for line in lines)
     log = (training.run / "workers/server-0.log").read_text()
     assert log.count("== workers started, generation") == 2
     all_end(tree)
-
-
-def newest(checkpoints):
-    return max((int(name.removeprefix("step-")) for name in checkpoints), default=-1)
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-@pytest.mark.parametrize("kind", ["worker", "head"])
-def test_training_is_under_way_again_within_20_seconds(parts, kind):
-    seconds, loads = [], []
-    long, saved = "train.epochs=200", "save.every_steps=10"
-    with RayTraining(parts, long, saved, timeout=30) as training:
-        for number in (1, 2):  # the better counts, for other programs may use the machine too
-            training.until_saved(training.checkpoints())
-            os.kill(training.pids(kind)[0], signal.SIGKILL)
-            killed = time.monotonic()
-            training.until(lambda n=number: training.said.count("resuming from") == n)
-            # Its first new checkpoint comes after 10 steps of all workers.
-            resumed = re.findall(r"resuming from run/checkpoints/(step-\d+)", training.said)[-1]
-            training.until(lambda name=resumed: newest(training.checkpoints()) > newest([name]))
-            seconds.append(time.monotonic() - killed)
-            loads.append(os.getloadavg()[0])
-            print(f"{kind}: 10 steps {seconds[-1]:.1f} s after the kill, load {loads[-1]:.1f}")
-        tree = training.tree()
-        training.supervisor.kill()
-        training.supervisor.wait()
-        all_end(tree)
-    assert training.said.count(AGAIN) == 2
-    if min(seconds) >= 20 and min(loads) > 3 * len(os.sched_getaffinity(0)):
-        pytest.skip(f"{min(seconds):.1f} s with a load of {min(loads):.1f}, which says nothing")
-    assert min(seconds) < 20

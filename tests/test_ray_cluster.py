@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import cluster_commands
 import pytest
 from cluster_commands import trained_once
 from conftest import CONF, write_clicks
@@ -24,19 +23,16 @@ from tnctl.launch.ray_driver import address_of_ray, hosts_of
 from tnctl.launch.ray_placement import cpus_of_each, cpus_on_node
 
 pytestmark = pytest.mark.ray
-# Starts a head without CPUs and nodes of one CPU each, and says their processes; then, for each
-# line that it reads, one more node.
+# Starts a head without CPUs and nodes of one CPU each, and says their processes.
 NODES = """
 import json, os, sys
 from ray.cluster_utils import Cluster
 quiet = {"include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **quiet})
 nodes = [cluster.add_node(num_cpus=1, **quiet) for _ in range(int(sys.argv[1]))]
-pid = lambda node, name: node.all_processes[name][0].process.pid
-print(json.dumps({"address": cluster.address, "head": pid(cluster.head_node, "gcs_server"),
-    "raylets": [pid(node, "raylet") for node in nodes]}), flush=True)
-for line in sys.stdin:
-    print(pid(cluster.add_node(num_cpus=1, **quiet), "raylet"), flush=True)
+raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
+print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
+sys.stdin.read()
 os._exit(0)  # the kernel kills what it has started
 """
 QUICK = {  # a node is taken for dead after 3 s
@@ -51,25 +47,14 @@ QUICK = {  # a node is taken for dead after 3 s
 
 
 @contextmanager
-def nodes_of_ray(count, variables=None):
-    """A cluster of a head and `count` nodes: what NODES says, and the variables of a command.
-
-    Nodes, and so workers, have the `variables`, too.
-    """
-    environment = os.environ | QUICK | (variables or {})
+def nodes_of_ray(count):
+    """A cluster of a head and `count` nodes: what NODES says, and the variables of a command."""
     with subprocess.Popen(
         [sys.executable, "-c", NODES, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=environment, text=True,
+        env=os.environ | QUICK, text=True,
     ) as process:  # fmt: skip
         lines = iter(process.stdout.readline, "")
         nodes = json.loads(next(line for line in lines if line.startswith("{")))
-
-        def add():
-            process.stdin.write("\n")
-            process.stdin.flush()
-            nodes["raylets"].append(int(next(lines)))
-
-        nodes["add"] = add
         yield nodes, QUICK | {"RAY_ADDRESS": nodes["address"]}
         process.stdin.close()
 
@@ -107,12 +92,6 @@ class TrainingOnNodes(RayTraining):
         return list(processes_below(self.raylets)["worker"].values())
 
 
-@pytest.fixture
-def parts(workspace):
-    cluster_commands.split_training_data(workspace)
-    return workspace
-
-
 @pytest.mark.alone
 @pytest.mark.long
 @needs_ray
@@ -137,161 +116,6 @@ def test_a_killed_node_is_replaced_by_another(parts):
         assert len(replaced) == 2 and index not in replaced
         assert training.supervisor.wait(timeout=240) == 0, training.said
     assert trained_once(training.run) and "Traceback" not in training.said
-
-
-def workers_recorded(run):
-    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
-    return [line["workers"] for line in lines if line["event"] == "workers"]
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_without_room_for_a_worker_the_command_ends_and_says_how_many_fit(parts):
-    with nodes_of_ray(3) as (nodes, environment):
-        settings = ["cluster.workers=3", "cluster.patience=20"]
-        with TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training:
-            training.until(lambda: training.checkpoints() and len(training.workers()) == 3)
-            pids = processes_below(nodes["raylets"])
-            os.kill(nodes["raylets"][0], signal.SIGTERM)  # as Kubernetes ends a node
-            assert training.supervisor.wait(timeout=120) == 75, training.said
-            all_end([pids["actor"][0], pids["worker"][0]], seconds=1)
-        assert training.said.splitlines()[-1] == (
-            "tnctl train: Ray has not placed 1 of 3 workers (CPUs of each: 1) within 20 s "
-            "(cluster.patience), and has room for 2 of 3. Give cluster.workers=2"
-        )
-        settings = ["cluster.workers=2", "cluster.patience=20"]
-        with TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training:
-            assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert "resuming from" in training.said and workers_recorded(training.run) == [3, 2]
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_a_run_on_a_ray_that_grows_and_loses_two_nodes(parts):
-    with (
-        nodes_of_ray(1) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, "train.epochs=10") as training,
-    ):
-        # Two workers have no room yet, and one of them takes none.
-        training.until(lambda: "has not placed 2 of 2 workers" in training.said)
-        assert not processes_below(nodes["raylets"])["actor"]
-        nodes["add"]()
-        training.until_saved()
-        workers = training.workers()
-        for raylet in nodes["raylets"][:2]:
-            os.kill(raylet, signal.SIGKILL)
-        for _ in range(2):
-            nodes["add"]()
-        all_end(workers)
-        training.until(lambda: training.said.count("resuming from") == 1)
-        assert training.supervisor.wait(timeout=480) == 0, training.said
-    assert trained_once(training.run, epochs=10) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_the_loss_of_a_server_is_that_of_a_worker(parts):
-    settings = ["cluster.workers=1", "cluster.servers=1", "cluster.mode=async"]
-    with (
-        nodes_of_ray(2) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, *settings) as training,
-    ):
-        training.until(lambda: training.checkpoints() and len(training.workers()) == 2)
-        [server] = [pid for pid in training.workers() if name_of(pid) == "tnctl server 1"]
-        os.kill(server, signal.SIGKILL)
-        assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert "server 0 was killed by SIGKILL: all workers start again" in training.said
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-def name_of(pid):
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
-# Put before all modules of a worker: kills its node at its first call of a method, once there is
-# a checkpoint.
-AT_A_CALL = """
-import contextlib, functools, os, pathlib, signal, sys, threading, time
-def patch():
-    module, _, name = os.environ["KIND"].rpartition(".")
-    while not hasattr(sys.modules.get(module), name):
-        time.sleep(0.005)
-    kind = getattr(sys.modules[module], name)
-    called = getattr(kind, os.environ["METHOD"])
-    @functools.wraps(called)
-    def at_the_call(*arguments, **options):
-        mark = pathlib.Path(os.environ["MARK"])
-        if list(mark.parent.glob("run/checkpoints/*/manifest.json")):
-            with contextlib.suppress(FileExistsError):
-                mark.touch(exist_ok=False)
-                actor = os.getppid()
-                status = pathlib.Path(f"/proc/{actor}/stat").read_text().rpartition(")")[2]
-                os.kill(int(status.split()[1]), signal.SIGKILL)
-        return called(*arguments, **options)
-    setattr(kind, os.environ["METHOD"], at_the_call)
-if "tnctl.launch.worker" in sys.orig_argv:
-    threading.Thread(target=patch, daemon=True).start()
-"""
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-@pytest.mark.parametrize(("kind", "method"), [
-    ("tnctl.cluster.workers.worker.Worker", "evaluate"),
-    ("tnctl.checkpoint.owners.PartWriter", "finish"),
-])  # fmt: skip
-def test_a_node_that_is_lost_while_workers_save_or_evaluate(parts, kind, method):
-    packages = parts / "patched"
-    packages.mkdir()
-    (packages / "sitecustomize.py").write_text(AT_A_CALL)
-    mark = parts / "mark"
-    variables = {"KIND": kind, "METHOD": method, "MARK": str(mark)}
-    variables |= cluster_commands.importing(packages)
-    evaluated = "evaluation.every_steps=70"
-    with (
-        nodes_of_ray(3, variables) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, evaluated) as training,
-    ):
-        training.until(mark.exists)
-        killed = time.monotonic()
-        training.until(lambda: "resuming from" in training.said)
-        print(f"{kind}.{method}: under way again after {time.monotonic() - killed:.1f} s")
-        assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert training.said.count("start again from the last checkpoint") == 1
-    assert trained_once(training.run) and "Traceback" not in training.said
-
-
-@pytest.mark.alone
-@pytest.mark.long
-@needs_ray
-def test_without_its_head_a_run_ends_and_the_same_command_resumes(parts):
-    long = "train.epochs=30"  # it is noticed after some 20 s, and workers train until then
-    with nodes_of_ray(2) as (nodes, environment):
-        with TrainingOnNodes(parts, nodes["raylets"], environment, long) as training:
-            training.until_saved()
-            pids = processes_below(nodes["raylets"])
-            training.supervisor.kill()
-            training.supervisor.wait()
-            all_end([*pids["worker"].values(), *pids["actor"].values()], seconds=20)
-        with TrainingOnNodes(parts, nodes["raylets"], environment, long) as training:
-            training.until_saved(training.checkpoints())
-            workers = training.workers()
-            os.kill(nodes["head"], signal.SIGKILL)
-            assert training.supervisor.wait(timeout=120) == 1
-            all_end(workers, seconds=20)
-        last = training.said.splitlines()[-1]
-        assert "cannot be reached any more" in last and "the same command" in last
-    with (
-        nodes_of_ray(2) as (nodes, environment),
-        TrainingOnNodes(parts, nodes["raylets"], environment, long) as training,
-    ):
-        assert training.supervisor.wait(timeout=240) == 0, training.said
-    assert trained_once(training.run, epochs=30) and "Traceback" not in training.said
 
 
 @pytest.mark.parametrize(("nodes", "workers", "cpus"), [

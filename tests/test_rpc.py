@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from cluster_commands import until
 
 from tnctl.cluster.transport import attempts, rpc
 from tnctl.cluster.transport.kinds import Kind, MessageError
@@ -89,13 +90,6 @@ class Worker:
 
         with self.changed:
             assert self.changed.wait_for(happened, SECONDS), self.events
-
-
-def until(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

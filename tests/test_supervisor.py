@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_commands import lives
+from cluster_commands import lives, until
 
 from tnctl.cluster.joining.assignment import LOST
 from tnctl.cluster.joining.membership import Membership
@@ -84,13 +84,6 @@ class Run:
     def all_ended(self):
         pids = [json.loads(path.read_text())["pid"] for path in self.folder.glob("[0-9]*-*")]
         return not any(map(lives, pids))
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def later(job):
@@ -425,15 +418,6 @@ sys.exit(Supervisor(lambda: task, lambda: None, processes).run())
 def drive(folder, plan, silence=60, **options):
     command = [sys.executable, "-c", DRIVER, str(folder), PROGRAM, json.dumps(plan), str(silence)]
     return subprocess.Popen(command, **options)
-
-
-def test_nothing_is_left_when_the_driver_is_killed(tmp_path):
-    with drive(tmp_path, [["ignore;" + SLEEP, "kill 19"]]) as driver:
-        parts = [tmp_path / f"1-{rank}" for rank in range(2)]
-        until(lambda: all(part.exists() for part in parts))
-        driver.kill()
-    pids = [json.loads(part.read_text())["pid"] for part in parts]
-    until(lambda: not any(map(lives, pids)), seconds=5)
 
 
 @pytest.mark.parametrize("end", ["exit 0", "kill 11"])

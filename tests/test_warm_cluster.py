@@ -1,17 +1,8 @@
 """Warm start of several workers: together they begin with what one process begins with."""
 
 import contextlib
-import ctypes
 import dataclasses
-import json
-import os
-import select
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from unittest import mock
 
 import cluster_in_one_process
@@ -23,15 +14,12 @@ from tnctl.checkpoint import load as loading
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import worker
-from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, Stopped, UserError
 from tnctl.model.building import build, build_network
 from tnctl.schema import Slot
 from tnctl.training.run import train
 from tnctl.training.warm import dense_transfer
 from tnctl.training.warm import warm_start as warm
-
-IN_OPEN, EVENT = 0x20, 16  # of inotify: what is watched, and the bytes of an event
 
 
 @pytest.fixture(scope="module")
@@ -69,35 +57,17 @@ def conf_of(folder, change=None, start="run", output="new", **of_warm):
 @contextlib.contextmanager
 def cluster(conf, workers):
     """Rank 0's processes, and the other workers as threads."""
-    nodes = cluster_in_one_process.cluster(workers)
-    followers = [Worker(conf, node) for node in nodes[1:]]
-
-    def follow(follower):
-        with contextlib.suppress(UserError):  # it has sent it to rank 0
-            follower.run()
 
     def alone(*arguments):
         with cluster_in_one_process._one_at_a_time:
             return build_network(*arguments)
 
-    threads = [
-        threading.Thread(target=follow, args=[follower], daemon=True) for follower in followers
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        with (
-            mock.patch.object(worker, "build", cluster_in_one_process.build),
-            mock.patch.object(dense_transfer, "build_network", alone),
-        ):
-            yield ClusterProcesses(nodes[0]), followers
-            ClusterProcesses(nodes[0]).end()
-    except BaseException:
-        nodes[0].fail(Failure("the test ends"))
-        raise
-    finally:
-        for thread in threads:
-            thread.join(30)
+    followers = []
+    with (
+        mock.patch.object(dense_transfer, "build_network", alone),
+        cluster_in_one_process.following(conf, workers, members=followers) as (node, _),
+    ):
+        yield ClusterProcesses(node), followers
 
 
 def trained_together(conf, workers):
@@ -268,40 +238,3 @@ def test_a_checkpoint_that_is_written_again_meanwhile_is_refused(folder):
     checkpoint = loading.newest(str(folder / "run"))
     with pytest.raises(Failure, match="has been written again since the warm start began"):
         worker.start_again(conf, checkpoint.folder, "0" * 64)
-
-
-@pytest.mark.alone
-@pytest.mark.long
-def test_a_worker_that_is_killed_in_the_warm_start_begins_it_again(run_copy):
-    header, *lines = (run_copy / "clicks/train.csv").read_text().splitlines(keepends=True)
-    for part in range(2):
-        text = "".join([header, *lines[part::2]])
-        (run_copy / f"clicks/part-{part}.csv").write_text(text)
-    [dense] = (run_copy / "run/checkpoints").glob("*/dense.bin")
-    libc = ctypes.CDLL(None)
-    opened = libc.inotify_init1(os.O_CLOEXEC)
-    assert libc.inotify_add_watch(opened, os.fsencode(dense), IN_OPEN) >= 0
-    command = [
-        sys.executable, "-m", "tnctl", "train", "conf=small.yaml", "cluster=local",
-        "cluster.workers=2", "cluster.timeout=30", "warm.start=run", "output=new",
-        "+slots.more={column: region}", "warm.new=[more]", "data.train=part-*.csv",
-        "evaluation.ablate=false",
-    ]  # fmt: skip
-    process = subprocess.Popen(command, cwd=run_copy, stderr=subprocess.PIPE, text=True)
-    received = b""
-    while len(received) < 2 * EVENT:  # worker 0 reads the dense weights, then worker 1 does
-        assert select.select([opened], [], [], 120)[0]
-        received += os.read(opened, EVENT)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[1]), signal.SIGKILL)
-    os.close(opened)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert "worker 1 was killed by SIGKILL: all workers start again" in said
-    assert "Traceback" not in said and "resuming" not in said
-    assert said.count("warm start from run/checkpoints/step-0000000012") == 1
-    report = json.loads((run_copy / "new/report.json").read_text())
-    outcomes = {entry["input"]: entry["outcome"] for entry in report["warm"]["inputs"]}
-    assert outcomes["more"] == "new" and outcomes["user_id"] == "matched"
-    assert report["steps"] == 12 + 6 and report["epochs"][0]["examples"] == 3000
-    assert "warm start from" not in (run_copy / "new/workers/rank-1.log").read_text()

@@ -2,17 +2,14 @@
 
 import json
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import cluster_in_one_process
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_cluster import conf_of, parts  # noqa: F401 - a fixture
 from test_cluster_async import async_conf
+from test_cluster_seeing import lines_of
 
 from tnctl.cluster.messages import work
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
@@ -241,38 +238,7 @@ def test_the_report_of_an_earlier_version_has_no_such_figures():
 # ---- Runs ------------------------------------------------------------------------
 
 
-def lines_of(run, event):
-    lines = [json.loads(line) for line in Path(run, "log.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["event"] == event]
-
-
-def tags_of(run):
-    [events] = Path(run, "tensorboard").glob("events*")
-    return set(EventAccumulator(str(events)).Reload().Tags()["tensors"])
-
-
-def test_a_run_shows_shares_and_for_whom_workers_waited(parts, monkeypatch, capsys):  # noqa: F811
-    overrides = [
-        "data.train=part-*.csv", "train.batch_size=64", "train.tensorboard=true", "train.epochs=1",
-    ]  # fmt: skip
-    report, errors = cluster_in_one_process.train_together(
-        conf_of(parts, monkeypatch, *overrides), 3
-    )
-    assert not errors
-    timing = json.loads(Path("run/report.json").read_text())["timing"]
-    [epoch], steps = lines_of("run", "epoch"), lines_of("run", "step")
-    assert epoch["timing"]["exchange"] == timing["exchange"]
-    assert set(timing["exchange"]) == {"awaited"}
-    waited = sum(worker.worker_wait_seconds for worker in report.timing.workers)
-    assert 0 < sum(report.timing.exchange.awaited) <= waited + 0.01
-    assert all(len(line["timing"]["exchange"]["awaited"]) == 3 for line in steps)
-    shares = r"data \d+% \| \d+% \| \d+%, compute .*, peers .*, network .*"
-    assert re.search(rf"\n  workers: {shares}", capsys.readouterr().err)
-    tags = tags_of("run")
-    assert {"cluster_exchange_share/worker_2", "cluster_awaited_seconds/worker_0"} <= tags
-
-
-def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):  # noqa: F811
+def test_an_asynchronous_run_shows_staleness(parts, monkeypatch):
     overrides = ["data.train=part-*.csv", "train.batch_size=64", "train.epochs=2"]
     conf = async_conf(parts, monkeypatch, *overrides, staleness=2)
     report, errors = cluster_in_one_process.train_together(conf, 2)
