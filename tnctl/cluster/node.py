@@ -29,7 +29,7 @@ from tnctl.errors import Failure, UserError
 LEAST_TIMED = 1 << 16
 SECONDS_BETWEEN_LOOKS = 0.5  # whether this process has failed, while an earlier call is missing
 Call = Callable[[int, Envelope, Body], "Future[Reply]"]
-Asked = tuple[int, "Future[Body]"]  # who waits for a reply, and the reply to come
+Caller = tuple[int, "Future[Body]"]  # who waits for a reply, and the reply to come
 
 
 class Node:
@@ -71,7 +71,7 @@ class Node:
         self._answers = {peer: Answers() for peer in others}
         self._turns = {peer: threading.Condition() for peer in others}
         self._owning = threading.RLock()  # of what follows
-        self._owner: Owner[Asked] | None = None
+        self._owner: Owner[Caller] | None = None
         self._early: list[tuple[int, Kind, Body, Future[Body]]] = []  # before the owner is there
         self._beside: ThreadPoolExecutor | None = None  # runs this worker's own exchanges
 
@@ -202,25 +202,25 @@ class Node:
                 self._early.append((peer, kind, body, reply))
                 return
             if kind is Kind.READ:
-                answers: Sequence[tuple[Asked, Body]] = [
+                answers: Sequence[tuple[Caller, Body]] = [
                     ((peer, reply), self._owner.read(peer, body))
                 ]
             else:
                 started = time.perf_counter()
                 answers = self._exchange(self._owner, kind, body, (peer, reply))
                 self.owner_seconds += time.perf_counter() - started
-        for asked, content in answers:
-            self._reply(*asked, content)
+        for caller, content in answers:
+            self._reply(*caller, content)
 
     def _exchange(
-        self, owner: Owner[Asked], kind: Kind, body: Body, asked: Asked
-    ) -> Sequence[tuple[Asked, Body]]:
+        self, owner: Owner[Caller], kind: Kind, body: Body, caller: Caller
+    ) -> Sequence[tuple[Caller, Body]]:
         """Give an exchange or a notice to the owner; the replies that can be given now."""
-        peer, _ = asked
+        peer, _ = caller
         if kind in NOTICES:
-            answers: list[tuple[Asked, Body]] = [*owner.notice(peer, kind, body), (asked, b"")]
+            answers: list[tuple[Caller, Body]] = [*owner.notice(peer, kind, body), (caller, b"")]
         else:
-            answers = [*owner.exchange(peer, body, asked)]
+            answers = [*owner.exchange(peer, body, caller)]
         # Before another thread may have notices of a later step.
         for notice in owner.take_notices():
             for other in self.membership.owners:
