@@ -98,6 +98,9 @@ def train(folder, output, settings, chance, faults):
         while faults and training.supervisor.poll() is None:
             if strike(training, chance, faults[-1]):
                 faults.pop()
+        saved = None
+        while happens(training, lambda saved=saved: training.checkpoints() != saved):
+            saved = training.checkpoints()  # on a busy machine it is slow, and goes on
         assert training.wait() == 0, training.said
     check_rows(training.run, epochs=1, count=COPIES * ROWS)
     assert "Traceback" not in training.said
