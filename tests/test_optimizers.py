@@ -22,6 +22,7 @@ from tnctl.tables import (
     plans,
     weight_factors,
 )
+from tnctl.training import run
 
 RULES = {
     "sgd": RowOptimizer("sgd", 0.01),
@@ -517,7 +518,7 @@ def test_dense_threads_and_copied_state(rule: str) -> None:
 # ---- Keras ---------------------------------------------------------------------
 
 
-def test_all_rows_train_as_an_embedding_of_keras() -> None:
+def test_all_rows_train_as_an_embedding_of_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam with L2 on the whole table, step by step; rows exist from step 1."""
     import keras
     import tensorflow as tf
@@ -527,8 +528,9 @@ def test_all_rows_train_as_an_embedding_of_keras() -> None:
     table = SparseTable([Segment("w", width, "concat", o)], 1, Pool(2), updates="all")
     table.add_group(0, "ids", [InitialWeights("uniform", 0.05)])
     batch = Workspace(table, [SlotPlan(0, "sum", 0)])
-    every = np.arange(ids, dtype=np.uint64)
-    batch.find(every, np.arange(ids + 1, dtype=np.uint32), ids, insert=True)
+    monkeypatch.setattr(run, "IDS_AT_A_TIME", 16)
+    run.insert_counted(table, 0, ids)
+    assert table.rows == ids
     variable = keras.Variable(np.stack([table.lookup(0, i) for i in range(ids)]))
     adam = keras.optimizers.Adam(0.01, epsilon=1e-7)
     adam.build([variable])
