@@ -10,7 +10,8 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 
 import cluster_commands
 import cluster_in_one_process
@@ -23,7 +24,7 @@ from test_cluster import conf_of
 from tnctl import files, schema, system
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import owners
-from tnctl.cluster import cluster_member
+from tnctl.cluster import cluster_member, stop_requests
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.joining import members, patience
 from tnctl.cluster.joining.assignment import Assignment
@@ -163,6 +164,19 @@ def test_a_worker_that_ends_without_a_reason_ends_the_others(placed, monkeypatch
     assert lost.get(timeout=30) == (0, "worker 1 ends with what is no problem")
 
 
+def test_a_worker_whose_connection_stays_away_is_lost(placed, monkeypatch):
+    """Also while nobody calls it."""
+    lost = SimpleQueue()
+    monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
+    workers = [placed[0](rank) for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Member.join, workers))
+    workers[1]._is_leaving = True
+    workers[1]._endpoint.close()
+    rank, reason = lost.get(timeout=30)
+    assert rank == 0 and re.match(r"worker 1 could not be reached for \d\.\d s: its", reason)
+
+
 def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
     make, port = placed
     with socket.socket() as listening:
@@ -241,6 +255,27 @@ def test_a_signal_that_was_sent_to_several_processes_is_one_request():
         with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGTERM)
         assert signals.again
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_a_signal_of_another_worker_is_one_of_rank_0(monkeypatch, received):
+    nodes, given = cluster_in_one_process.cluster(2), SimpleQueue()
+    system_calls = SimpleNamespace(getpid=os.getpid, kill=lambda *call: given.put(call))
+    monkeypatch.setattr(stop_requests, "os", system_calls)
+    signals = SimpleNamespace(received=received)
+    stop_requests.StopRequests(nodes[0], SimpleNamespace(signals=signals))
+    handlers = {number: signal.getsignal(number) for number in stop_requests.HANDLED}
+    try:
+        stop_requests.send_signals(nodes[1])
+        signal.raise_signal(signal.SIGTERM)
+        if received:  # rank 0 saves already
+            with pytest.raises(Empty):
+                given.get(timeout=0.5)
+        else:
+            assert given.get(timeout=30) == (os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 # ---- What one machine reports ------------------------------------------------------
