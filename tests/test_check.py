@@ -184,6 +184,7 @@ def test_as_text(ran, workspace):
     assert "3,000 rows are only 12 steps of train.batch_size=256" in done.out
     for word in ("user_id", "coverage", "embedding4", "dense weights", "x [B, 26]: user_id 0-3"):
         assert word in done.out
+    assert "\n  -> " in done.out
     assert {path.name for path in workspace.iterdir()} == {"small.yaml", "clicks"}
 
 

@@ -144,7 +144,7 @@ def test_serving_is_verified_against_the_rows_of_all_owners(workers, servers):
     assert all(finding.held for finding in alone) and len(alone) > 8
 
 
-def test_a_bad_row_ends_all_with_a_line_that_names_worker_and_file(folder):
+def test_a_bad_row_ends_all_with_a_line_that_names_worker_and_file(folder, capsys):
     path = folder / "clicks/test-1.csv"
     text = path.read_text()
     lines = text.splitlines(keepends=True)
@@ -162,6 +162,9 @@ def test_a_bad_row_ends_all_with_a_line_that_names_worker_and_file(folder):
                 list(getattr(together, command)("test"))
         with reading(conf_of("data.bad_rows=1"), 2) as together:
             assert sum(table.num_rows for table in together.predictions("test")) == 699
+            capsys.readouterr()
+            together.metrics("test")
+        assert "data.test: 1 rows cannot be read and were left out" in capsys.readouterr().err
     finally:
         path.write_text(text)
 

@@ -105,6 +105,13 @@ def test_the_limit_counts_joined_values(tmp_path, monkeypatch):
     refused(conf_of(tmp_path / "a", "parquet"), "a, row 2, column 'a': 4 values")
 
 
+def test_a_text_that_is_too_long_is_not_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "LINE_BYTES", 9)
+    pq.write_table(pa.table({"a": ["1,2", "1,2,3,4,5,"], "y": [0.0, 1.0]}), tmp_path / "a")
+    conf = conf_of(tmp_path / "a", "parquet", {"a": Slot(separator=",")})
+    refused(conf, "a, row 2, column 'a': 10 bytes, and a row has at most 9")
+
+
 def test_a_matrix_is_a_vector(tmp_path):
     rows = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]
     pq.write_table(pa.table({"a": ["x", "y"], "m": rows, "y": [0.0, 1.0]}), tmp_path / "a")
