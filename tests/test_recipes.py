@@ -35,12 +35,12 @@ NUMBERS = {"m": Numeric(), "n": Numeric()}
 
 def network_of(recipe, slots=SLOTS, numeric=NUMBERS, precision="float32", **conf):
     """The dense network of a recipe, its heads, and its weights by path; none is at its start."""
-    linear = conf.pop("linear", True)
+    linear, width = conf.pop("linear", True), conf.pop("width", WIDTH)
     conf = Conf(
         recipe=recipe,
         slots=dict(slots),
         numeric=dict(numeric),
-        embedding=Embedding(WIDTH, linear),
+        embedding=Embedding(width, linear),
         data=Data(train="none", **conf),
     )
     layout = plan(conf, Statistics())
