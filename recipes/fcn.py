@@ -90,7 +90,7 @@ def build(
 ) -> Any:
     """The logit [B, 1]; `exponential` and `linear` are the numbers of layers of the networks."""
     vectors = layers.fields(inputs, l2)
-    deep = SelfMaskCross(exponential, True, heads, dropout, l2, name="exponential")(vectors)
-    shallow = SelfMaskCross(linear, False, heads, dropout, l2, name="linear")(vectors)
+    deep = SelfMaskCross(exponential, True, heads, dropout, l2, name="exponential_cross")(vectors)
+    shallow = SelfMaskCross(linear, False, heads, dropout, l2, name="linear_cross")(vectors)
     logit = (deep + shallow) / 2
     return {"label": logit, "exponential": deep, "linear": shallow} if branches else logit

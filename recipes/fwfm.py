@@ -17,7 +17,7 @@ def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
     """The logit [B, 1]; `l2` is of the weights of fields and pairs, and the numbers' vectors."""
     vectors = layers.fields(inputs, l2)
 
-    linear = layers.Logit(l2=l2, name="linear")(layers.flat(vectors))
+    linear = layers.Logit(l2=l2, name="fields")(layers.flat(vectors))
     products = layers.InnerProducts(name="products")(vectors)
 
     return linear + layers.Logit(use_bias=False, l2=l2, name="pairs")(products)

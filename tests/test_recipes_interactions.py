@@ -1,5 +1,6 @@
 """Recipes of interactions between fields against float64 numpy models of their papers."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -108,7 +109,7 @@ def dlrm(w, given):
 
 def fwfm(w, given):
     v = fields(w, given)
-    return logit(w, "linear", flat(v)) + logit(w, "pairs", products(v))
+    return logit(w, "fields", flat(v)) + logit(w, "pairs", products(v))
 
 
 def xdeepfm(w, given):
@@ -226,8 +227,8 @@ def self_masked(w, name, v, count, exponential, heads):
 
 def fcn(w, given, heads=2):
     v = fields(w, given)
-    deep = self_masked(w, "exponential", v, 2, True, heads)
-    return (deep + self_masked(w, "linear", v, 3, False, heads)) / 2
+    deep = self_masked(w, "exponential_cross", v, 2, True, heads)
+    return (deep + self_masked(w, "linear_cross", v, 3, False, heads)) / 2
 
 
 def fcn_branches(w, given):
@@ -304,3 +305,22 @@ def test_a_recipe_computes_its_paper(model):
         rtol=1e-3,
         atol=1e-3,
     )
+
+
+@pytest.mark.parametrize("model", RECIPES)
+def test_a_warm_start_carries_its_weights(model, monkeypatch):
+    """Inputs in another order and renamed: the logits stay the same."""
+    monkeypatch.setitem(test_warm_dense.RECIPES, model, RECIPES[model])
+    labels = given_of(model)["labels"]
+    old, new = (
+        dataclasses.replace(
+            conf, recipe=recipe_of(model), data=Data(train="none", labels=labels)
+        )
+        for conf in test_warm_dense.confs_of(model, 4)
+    )
+    if "first_context" in new.recipe:
+        new = dataclasses.replace(new, recipe=new.recipe | {"first_context": ["a2", "b"]})
+    built, other, carried = test_warm_dense.carried_over(old, new, monkeypatch)
+    assert not carried.new
+    assert not carried.dropped
+    test_warm_dense.assert_same_logits(built, other)
