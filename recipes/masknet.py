@@ -67,5 +67,7 @@ def build(
         for number, width in enumerate(tower.hidden):
             h = block(h, width, f"block_{number}")
         return layers.Logit(l2=tower.l2, name="logit")(h)
+    if blocks < 1:
+        raise ValueError("it has at least 1 block")
     outputs = [block(h, block_width, f"block_{number}") for number in range(blocks)]
     return layers.tower_logit(layers.concatenated(*outputs), tower, "deep")

@@ -23,7 +23,7 @@ from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS, WIDTH, LONGEST = 6, 3, 4
+ROWS, WIDTH, LONGEST = 6, 4, 4
 SLOTS = {"a": Slot(), "b": Slot(), "c": Slot()}
 HISTORY = {
     "a": Slot(group="a"),
@@ -35,12 +35,12 @@ NUMBERS = {"m": Numeric(), "n": Numeric()}
 
 def network_of(recipe, slots=SLOTS, numeric=NUMBERS, precision="float32", **conf):
     """The dense network of a recipe, its heads, and its weights by path; none is at its start."""
-    linear, width = conf.pop("linear", True), conf.pop("width", WIDTH)
+    linear = conf.pop("linear", True)
     conf = Conf(
         recipe=recipe,
         slots=dict(slots),
         numeric=dict(numeric),
-        embedding=Embedding(width, linear),
+        embedding=Embedding(WIDTH, linear),
         data=Data(train="none", **conf),
     )
     layout = plan(conf, Statistics())
@@ -247,6 +247,15 @@ EVERY = {
     "dcn": TOWER,
     "din": {"behavior": "past", "target": "a", **TOWER},
     "esmm": TOWER,
+    "dlrm": {"bottom": [4], **TOWER},
+    "fwfm": {},
+    "xdeepfm": {"cin": [3, 2], **TOWER},
+    "autoint": {"attention": [4], **TOWER},
+    "masknet": TOWER,
+    "finalmlp": {"second": [6], "gate": [3], "heads": 2, **TOWER},
+    "gdcn": TOWER,
+    "fcn": {},
+    "wukong": {"depth": 2, "products": 3, "compressed": 2, "fm_hidden": [4], **TOWER},
 }
 
 

@@ -7,25 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import test_warm_dense
-from test_recipes import (
-    ROWS,
-    SLOTS,
-    WIDTH,
-    arrays_of,
-    crossed,
-    logit,
-    near,
-    network_of,
-    pairs,
-    parts,
-    report_of,
-)
+from test_recipes import SLOTS, arrays_of, logit, near, network_of, report_of
 from test_recipes import SMALL as FEW_ROWS
 
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import building, graph
-from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
+from tnctl.schema import Conf, Data, Embedding, Label, Slot
 from tnctl.serving.graph import splitting
 from tnctl.serving.graph.serving_json import whole
 
@@ -179,7 +167,9 @@ def masknet_parallel(w, given):
 def fused(w, h_1, h_2, heads):
     o_1, o_2 = mlp(w, "first", h_1), mlp(w, "second", h_2)
     y = logit(w, "first_logit", o_1) + logit(w, "second_logit", o_2)
-    for head, (a, b) in enumerate(zip(np.split(o_1, heads, 1), np.split(o_2, heads, 1))):
+    for head, (a, b) in enumerate(
+        zip(np.split(o_1, heads, 1), np.split(o_2, heads, 1), strict=True)
+    ):
         y = y + np.einsum("bp,pq,bq->b", a, w["fusion/kernel"][head], b)
     return y
 
@@ -260,7 +250,6 @@ def given_of(model):
     return {
         "labels": labels if model == "fcn_branches" else {},
         "linear": model == "xdeepfm",
-        "width": 4,
     }
 
 
@@ -307,15 +296,36 @@ def test_a_recipe_computes_its_paper(model):
     )
 
 
-@pytest.mark.parametrize("model", RECIPES)
+def some(*short):
+    """All models; those that are not `short` are run by `make test-all` only."""
+    return [m if m in short else pytest.param(m, marks=pytest.mark.long) for m in RECIPES]
+
+
+@pytest.mark.parametrize("model", some("xdeepfm", "autoint", "masknet", "finalmlp", "wukong"))
+def test_the_graph_has_allowed_operations_and_computes_the_same(model, tmp_path):
+    """`cut` loads no other graph than that, and compares the head that it cuts out."""
+    given = given_of(model)
+    conf = Conf(
+        recipe=recipe_of(model),
+        slots=SLOTS,
+        embedding=Embedding(4, given["linear"]),
+        data=Data(train="none", labels=given["labels"]),
+    )
+    built = building.build(conf, Statistics())
+    graph.save(built, str(tmp_path / "whole"))
+    described = whole(built.layout, built.heads)
+    to = str(tmp_path / "head")
+    made = splitting.cut(str(tmp_path / "whole"), to, described, built.heads[0], frozen=False)
+    assert {output.of for output in made.outputs} == {built.heads[0]}
+
+
+@pytest.mark.parametrize("model", some("dlrm", "autoint", "masknet", "wukong"))
 def test_a_warm_start_carries_its_weights(model, monkeypatch):
     """Inputs in another order and renamed: the logits stay the same."""
     monkeypatch.setitem(test_warm_dense.RECIPES, model, RECIPES[model])
     labels = given_of(model)["labels"]
     old, new = (
-        dataclasses.replace(
-            conf, recipe=recipe_of(model), data=Data(train="none", labels=labels)
-        )
+        dataclasses.replace(conf, recipe=recipe_of(model), data=Data(train="none", labels=labels))
         for conf in test_warm_dense.confs_of(model, 4)
     )
     if "first_context" in new.recipe:
@@ -324,3 +334,42 @@ def test_a_warm_start_carries_its_weights(model, monkeypatch):
     assert not carried.new
     assert not carried.dropped
     test_warm_dense.assert_same_logits(built, other)
+
+
+@pytest.mark.parametrize("conf", some("dlrm"))
+def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
+    name, _, variant = conf.partition("_")
+    if variant:
+        pytest.skip("a conf for each recipe")
+    ran("train", f"conf={name}", *FEW_ROWS, "output=run", cwd=tmp_path)
+    assert report_of(tmp_path / "run")["auc"] > 0.6
+    for command in ("split-graph", "export-embeddings", "verify-serving"):
+        done = cli(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+
+
+UNEQUAL = SLOTS | {"b": Slot(width=2)}
+OTHERS = r"needs embeddings of one width, and slots\.b has 2"
+REFUSED = [
+    *(({"name": name}, UNEQUAL, OTHERS) for name in
+      ("dlrm", "fwfm", "xdeepfm", "autoint", "masknet", "fcn", "wukong")),
+    ({"name": "xdeepfm", "cin": []}, SLOTS, "cin needs layers of at least 1 vector"),
+    ({"name": "autoint", "attention": [5], "heads": 2}, SLOTS,
+     r"recipe autoint refused .*: heads must divide the width of each layer of attention"),
+    ({"name": "masknet", "structure": "parallel", "blocks": 0}, SLOTS, "at least 1 block"),
+    ({"name": "masknet", "reduction": 0.0}, SLOTS, "at least 1 wide. Received: 0"),
+    ({"name": "finalmlp", "hidden": []}, SLOTS, "both towers need layers"),
+    ({"name": "finalmlp", "heads": 3}, SLOTS, r"heads must divide .* last layers, \(512, 256\)"),
+    ({"name": "finalmlp", "first_context": ["aa"]}, SLOTS, "Did you mean 'a'"),
+    ({"name": "gdcn", "layers": 0}, SLOTS, "at least 1 layer"),
+    ({"name": "fcn", "heads": 3}, SLOTS, "twice the heads must divide .* embedding, 4"),
+    ({"name": "fcn", "branches": True}, SLOTS, "has heads label, exponential, linear; say which"),
+    ({"name": "wukong", "rank": 0}, SLOTS, "products, compressed and rank are at least 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "slots", "words"), REFUSED)
+def test_settings_that_make_no_model(recipe, slots, words):
+    with pytest.raises(UserError, match=words) as caught:
+        network_of(recipe, slots)
+    assert "\n" not in str(caught.value)
