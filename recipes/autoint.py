@@ -20,10 +20,7 @@ from tnctl.model import Inputs, Tower, layers
 
 
 class SelfAttention(layers.RegularizedLayer):
-    """Layers of attention, of these `widths` of all `heads` together.
-
-    `kernel_l` has the matrices Query, Key, Value and Residual side by side, in each heads after
-    heads.
+    """Layers of attention, of these `widths` of all heads together.
 
     Input shape: [B, F, d]. Output shape: [B, F, widths[-1]].
     """
@@ -37,20 +34,20 @@ class SelfAttention(layers.RegularizedLayer):
         self.widths, self.heads = widths, heads
 
     def build(self, shape: Sequence[int]) -> None:
-        inputs = [shape[-1], *self.widths]
+        shapes = zip([shape[-1], *self.widths], self.widths, strict=False)
+        parts = ("query", "key", "value", "residual")
         self.kernels = [
-            self.add_kernel(f"kernel_{layer}", (inputs[layer], 4 * width))
-            for layer, width in enumerate(self.widths)
+            [self.add_kernel(f"{part}_{number}", of_layer) for part in parts]
+            for number, of_layer in enumerate(shapes)
         ]
 
     def call(self, x: Any) -> Any:
         count = x.shape[1]
-        for kernel, width in zip(self.kernels, self.widths, strict=True):
-            products = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), kernel)
-            products = ops.reshape(products, (-1, count, 4, self.heads, width // self.heads))
-            query, key, value, residual = ops.unstack(
-                ops.transpose(products, (2, 0, 3, 1, 4)), axis=0
-            )  # each [B, heads, F, width of a head]
+        for kernels, width in zip(self.kernels, self.widths, strict=True):
+            x = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), ops.concatenate(kernels, axis=1))
+            x = ops.reshape(x, (-1, count, 4, self.heads, width // self.heads))
+            # Each [B, heads, F, width of a head].
+            query, key, value, residual = ops.unstack(ops.transpose(x, (2, 0, 3, 1, 4)), axis=0)
             scores = ops.softmax(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))))
             x = ops.transpose(ops.relu(ops.matmul(scores, value) + residual), (0, 2, 1, 3))
             x = ops.reshape(x, (-1, count, width))
@@ -58,13 +55,11 @@ class SelfAttention(layers.RegularizedLayer):
 
     def weight_axes(self, columns: layers.Axis) -> dict[str, layers.WeightAxes]:  # noqa: ARG002
         first = self.kernels[0]
-        return {first.path: {0: layers.coordinates(first.shape[0])}}
+        return {kernel.path: {0: layers.coordinates(kernel.shape[0])} for kernel in first}
 
     def output_places(self, columns: layers.Axis) -> layers.Axis:
-        fields = layers.field_places(columns, self.kernels[0].shape[0])
-        return [
-            field and (field[0], (field[1], k)) for field in fields for k in range(self.widths[-1])
-        ]
+        fields = layers.field_places(columns, self.kernels[0][0].shape[0])
+        return layers.vector_places(fields, self.widths[-1])
 
 
 def build(

@@ -118,10 +118,12 @@ def attended(w, given, widths, heads):
     e = fields(w, given)
     for layer, width in enumerate(widths):
         new = np.zeros((*e.shape[:2], width))
-        matrices = w[f"attention/kernel_{layer}"].reshape(-1, 4, heads, width // heads)
         for head in range(heads):
             of_head = slice(head * width // heads, (head + 1) * width // heads)
-            query, key, value, residual = (e @ matrices[:, part, head] for part in range(4))
+            query, key, value, residual = (
+                e @ w[f"attention/{part}_{layer}"][:, of_head]
+                for part in ("query", "key", "value", "residual")
+            )
             for m in range(e.shape[1]):
                 scores = np.exp((query[:, m : m + 1] * key).sum(axis=2))
                 alpha = scores / scores.sum(axis=1, keepdims=True)

@@ -54,6 +54,7 @@ from tnctl.model.layers.interactions import (
     coordinates,
     field_places,
     fields,
+    vector_places,
 )
 from tnctl.model.layers.normalization import BatchNorm, Dropout, Float32Layer, at_step, current_step
 
@@ -94,4 +95,5 @@ __all__ = [
     "side_by_side",
     "total",
     "tower_logit",
+    "vector_places",
 ]

@@ -66,11 +66,7 @@ class NumericFactors(Float32Layer):
         return {self.factors.path: {0: columns, 1: coordinates(self.width)}}
 
     def output_places(self, columns: Axis) -> Axis:
-        return [
-            column and (column[0], (column[1], coordinate))
-            for column in columns
-            for coordinate in range(self.width)
-        ]
+        return vector_places(columns, self.width)
 
 
 def fields(inputs: Any, l2: float = 0.0) -> Any:
@@ -87,6 +83,11 @@ def fields(inputs: Any, l2: float = 0.0) -> Any:
 def coordinates(width: int) -> Axis:
     """The places of an axis over the coordinates of a vector, whichever field it is of."""
     return [((), coordinate) for coordinate in range(width)]
+
+
+def vector_places(places: Axis, width: int) -> Axis:
+    """The places of the numbers of vectors of `width`, where `places` are those of the vectors."""
+    return [place and (place[0], (place[1], k)) for place in places for k in range(width)]
 
 
 def field_places(columns: Axis, width: int) -> Axis:
