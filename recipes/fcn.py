@@ -52,8 +52,7 @@ class SelfMaskCross(layers.CrossNetwork):
 
     def weight_axes(self, columns: layers.Axis) -> dict[str, layers.WeightAxes]:
         # The first head's. Another width would pair other coordinates, so it is in their places.
-        _, heads, _, half = self.split
-        width = 2 * heads * half
+        width, half = 2 * self.heads * self.split[-1], self.split[-1]
         places: layers.Axis = [place and (place[0], (place[1], width)) for place in columns]
         of_head = [k for k in range(len(columns)) if k % width < 2 * half]
         x = [places[k] for k in sorted(of_head, key=lambda k: k % width >= half)]

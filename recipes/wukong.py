@@ -1,11 +1,10 @@
 """Wukong: stacked factorization machines, whose products are vectors again.
 
-    X_{l+1} = LayerNorm([FMB(X_l), LCB(X_l)] + X_l), logit = w^T tower(X_L) + b
-    FMB(X)  = vectors of tower(LayerNorm(X X^T Y)), LCB(X) = W X
+    X_{l+1} = LayerNorm([FMB(X_l), LCB(X_l)] + X_l), or + R X_l in the first layer, of another size
+    FMB(X)  = vectors of tower(LayerNorm(X X^T Y)), LCB(X) = W X, for X [n, d] and Y [n, rank]
 
 Zhang et al., Wukong: Towards a Scaling Law for Large-Scale Recommendation, ICML 2024, section 3
-(https://arxiv.org/abs/2403.02545). Y is [n, rank] for n vectors X [n, d]. In the first layer, for n
-is another one there, R X is added. Defaults: FuxiCTR's class WuKong.
+(https://arxiv.org/abs/2403.02545). Defaults: FuxiCTR's class WuKong.
 """
 
 from collections.abc import Sequence
@@ -27,18 +26,17 @@ class InteractionLayer(layers.RegularizedLayer):
         if min(sizes) < 1:
             raise ValueError("products, compressed and rank are at least 1")
         self.first, self.sizes, self.hidden, self.l2 = number == 0, sizes, hidden, l2
-        self.fm_norm = LayerNormalization(epsilon=1e-5, name="fm_norm")
-        self.norm = LayerNormalization(epsilon=1e-5, name="norm")
+        norms = (LayerNormalization(epsilon=1e-5, name=name) for name in ("fm_norm", "norm"))
+        self.fm_norm, self.norm = norms
 
     def build(self, shape: Sequence[int]) -> None:
         (products, compressed, rank), (_, count, width) = self.sizes, shape
-        new = products + compressed
-        widths = {"y": rank, "w": compressed} | ({"r": new} if self.first else {})
+        widths = {"y": rank, "w": compressed} | ({"r": products + compressed} if self.first else {})
         self.kernels = [self.add_kernel(name, (count, size)) for name, size in widths.items()]
         self.tower = layers.Mlp([*self.hidden, products * width], l2=self.l2, name="fm")
         for layer in (self.fm_norm, self.tower):
             layer.build((shape[0], count * rank))
-        self.norm.build((shape[0], new, width))
+        self.norm.build((shape[0], products + compressed, width))
 
     def call(self, x: Any) -> Any:
         (products, compressed, rank), (count, width) = self.sizes, x.shape[1:]
@@ -46,11 +44,11 @@ class InteractionLayer(layers.RegularizedLayer):
         combined = ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, count))
         combined = ops.matmul(combined, ops.concatenate(self.kernels, axis=1))
         combined = ops.reshape(combined, (-1, width, combined.shape[1]))
-        fm = ops.reshape(ops.matmul(x, combined[:, :, :rank]), (-1, count * rank))
-        fm = ops.reshape(self.tower(self.fm_norm(fm)), (-1, products, width))
+        fm = self.tower(self.fm_norm(layers.flat(ops.matmul(x, combined[:, :, :rank]))))
+        fm = ops.reshape(fm, (-1, products, width))
         combined = ops.transpose(combined[:, :, rank:], (0, 2, 1))
-        added = combined[:, compressed:] if self.first else x
-        return self.norm(ops.concatenate([fm, combined[:, :compressed]], axis=1) + added)
+        lcb, added = combined[:, :compressed], combined[:, compressed:] if self.first else x
+        return self.norm(ops.concatenate([fm, lcb], axis=1) + added)
 
     def weight_axes(self, columns: layers.Axis) -> dict[str, layers.WeightAxes]:
         count, rank = self.kernels[0].shape
