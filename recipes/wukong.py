@@ -39,16 +39,16 @@ class InteractionLayer(layers.RegularizedLayer):
         self.norm.build((shape[0], products + compressed, width))
 
     def call(self, x: Any) -> Any:
-        (products, compressed, rank), (count, width) = self.sizes, x.shape[1:]
-        # All that combines vectors, in a single matrix product.
-        combined = ops.reshape(ops.transpose(x, (0, 2, 1)), (-1, count))
-        combined = ops.matmul(combined, ops.concatenate(self.kernels, axis=1))
-        combined = ops.reshape(combined, (-1, width, combined.shape[1]))
-        fm = self.tower(self.fm_norm(layers.flat(ops.matmul(x, combined[:, :, :rank]))))
-        fm = ops.reshape(fm, (-1, products, width))
-        combined = ops.transpose(combined[:, :, rank:], (0, 2, 1))
-        lcb, added = combined[:, :compressed], combined[:, compressed:] if self.first else x
-        return self.norm(ops.concatenate([fm, lcb], axis=1) + added)
+        (count, width), columns = x.shape[1:], ops.transpose(x, (0, 2, 1))
+        rows = ops.reshape(columns, (-1, count))
+        # Products of one large matrix; those of many small ones are slower.
+        xy, *sums = (
+            ops.reshape(ops.matmul(rows, w), (-1, width, w.shape[1])) for w in self.kernels
+        )
+        fm = self.tower(self.fm_norm(layers.flat(ops.matmul(x, xy))))
+        fm = ops.reshape(fm, (-1, self.sizes[0], width))
+        lcb, *added = (ops.transpose(part, (0, 2, 1)) for part in sums)
+        return self.norm(ops.concatenate([fm, lcb], axis=1) + (added[0] if added else x))
 
     def weight_axes(self, columns: layers.Axis) -> dict[str, layers.WeightAxes]:
         count, rank = self.kernels[0].shape

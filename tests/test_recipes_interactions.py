@@ -243,8 +243,12 @@ def wukong(w, given):
 # ---- what holds for all ----
 
 
+def name_of(model):
+    return model.partition("_")[0]
+
+
 def recipe_of(model):
-    return {"name": model.partition("_")[0], **RECIPES[model]}
+    return {"name": name_of(model), **RECIPES[model]}
 
 
 def given_of(model):
@@ -298,9 +302,11 @@ def test_a_recipe_computes_its_paper(model):
     )
 
 
-def some(*short):
+def some(*short, of=RECIPES):
     """All models; those that are not `short` are run by `make test-all` only."""
-    return [m if m in short else pytest.param(m, marks=pytest.mark.long) for m in RECIPES]
+    return [
+        model if model in short else pytest.param(model, marks=pytest.mark.long) for model in of
+    ]
 
 
 @pytest.mark.parametrize("model", some("xdeepfm", "autoint", "masknet", "finalmlp", "wukong"))
@@ -338,12 +344,9 @@ def test_a_warm_start_carries_its_weights(model, monkeypatch):
     test_warm_dense.assert_same_logits(built, other)
 
 
-@pytest.mark.parametrize("conf", some("dlrm"))
+@pytest.mark.parametrize("conf", some("dlrm", of=dict.fromkeys(map(name_of, RECIPES))))
 def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
-    name, _, variant = conf.partition("_")
-    if variant:
-        pytest.skip("a conf for each recipe")
-    ran("train", f"conf={name}", *FEW_ROWS, "output=run", cwd=tmp_path)
+    ran("train", f"conf={conf}", *FEW_ROWS, "output=run", cwd=tmp_path)
     assert report_of(tmp_path / "run")["auc"] > 0.6
     for command in ("split-graph", "export-embeddings", "verify-serving"):
         done = cli(command, "output=run", cwd=tmp_path)
