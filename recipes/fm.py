@@ -13,12 +13,8 @@ from tnctl.model import Inputs, layers
 
 def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
     """The logit [B, 1]; `l2` is of the numbers' weights and vectors."""
-    numeric, vectors = inputs.numeric, inputs.embeddings
-    first_order = layers.linear_model(inputs.linear, numeric, l2)
-    if numeric is not None:
-        factors = layers.NumericFactors(vectors.shape[-1], l2=l2, name="factors")(numeric)
-        vectors = layers.concatenated(vectors, factors)
+    first_order = layers.linear_model(inputs.linear, inputs.numeric, l2)
 
-    second_order = layers.FactorizationMachine(name="fm")(vectors)
+    second_order = layers.FactorizationMachine(name="fm")(layers.fields(inputs, l2))
 
     return layers.Bias(name="bias")(layers.total(first_order, second_order))

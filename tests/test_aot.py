@@ -358,8 +358,8 @@ def build(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["din", "esmm"])
-def test_sequences_and_several_heads(recipe, ran, build, tmp_path):
+@pytest.mark.parametrize("recipe", ["din", "esmm", "dlrm", "autoint", "fcn", "wukong"])
+def test_recipes_of_other_operations(recipe, ran, build, tmp_path):
     """Inputs that are integers, matrix products of Eigen, an output per head; sizes far apart."""
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")
     for command in (

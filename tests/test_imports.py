@@ -137,7 +137,7 @@ def test_only_model_loads_recipes():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda p: p.stem)
 def test_recipes_know_only_the_model(path):
-    standard = {"collections", "typing", "math"}
+    standard = {"collections", "typing", "math", "keras"}
     for module in imports_of(path):
         assert module.split(".")[0] in standard or module.startswith("tnctl.model"), module
 

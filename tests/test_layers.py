@@ -1,5 +1,7 @@
 """Each layer against a float64 numpy model of its formula, forward and backward."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -284,6 +286,7 @@ def test_l2_adds_itself_times_the_kernel_to_the_gradient():
         layers.MatrixCross(2, 3, l2=strength),
         layers.MixtureCross(2, 3, 2, l2=strength),
         layers.NumericFactors(2, l2=strength),
+        layers.Dense(3, use_bias=False, l2=strength),
     ):
         forward(layer, X)
         randomize(layer)
@@ -330,6 +333,30 @@ def test_the_factorization_machine_and_the_vectors_of_numbers():
 
     check(layers.FactorizationMachine(), pairs, drawn(ROWS, 3, 2))
     check(layers.NumericFactors(3), lambda w, x: x[:, :, None] * w["factors"], X)
+
+
+def test_inner_products():
+    def products(_, v):
+        pairs = itertools.combinations(range(v.shape[1]), 2)
+        return np.stack([(v[:, i] * v[:, j]).sum(axis=1) for i, j in pairs], axis=1)
+
+    check(layers.InnerProducts(), products, drawn(ROWS, 4, 2))
+    check(layers.InnerProducts(), products, drawn(ROWS, 2, 3))
+
+
+@pytest.mark.parametrize("context", [True, False])
+@pytest.mark.parametrize("hidden", [[], [5]])
+def test_gates(hidden, context):
+    def gated(w, x, *given):
+        h = given[0] if given else w["context"]
+        if hidden:
+            h = np.tanh(h @ w["hidden/dense/kernel"] + w["hidden/dense/bias"])
+        return 2 * sigmoid(h @ w["gate/kernel"] + w["gate/bias"]) * x
+
+    layer = layers.Gated(hidden, "sigmoid", 2, width=3)
+    for dense in layer.hidden.hidden:
+        dense.activation = tf.tanh  # differences of a rectifier are none at 0
+    check(layer, gated, X, *[drawn(ROWS, 3, seed=5)] * context)
 
 
 def vector_cross(w, x):

@@ -23,7 +23,7 @@ from tnctl.model.recipes import source_settings
 from tnctl.schema import Conf, Data, Embedding, Label, Numeric, Slot
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS, WIDTH, LONGEST = 6, 3, 4
+ROWS, WIDTH, LONGEST = 6, 4, 4
 SLOTS = {"a": Slot(), "b": Slot(), "c": Slot()}
 HISTORY = {
     "a": Slot(group="a"),
@@ -247,6 +247,15 @@ EVERY = {
     "dcn": TOWER,
     "din": {"behavior": "past", "target": "a", **TOWER},
     "esmm": TOWER,
+    "dlrm": {"bottom": [4], **TOWER},
+    "fwfm": {},
+    "xdeepfm": {"cin": [3, 2], **TOWER},
+    "autoint": {"attention": [4], **TOWER},
+    "masknet": TOWER,
+    "finalmlp": {"second": [6], "gate": [3], "heads": 2, **TOWER},
+    "gdcn": TOWER,
+    "fcn": {},
+    "wukong": {"depth": 2, "products": 3, "compressed": 2, "fm_hidden": [4], **TOWER},
 }
 
 

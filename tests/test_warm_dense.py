@@ -235,6 +235,10 @@ TRACKED = {
     "beside the wide part": (
         "layers.linear_model(inputs.linear, inputs.numeric) + layers.Logit()(inputs.slot('a'))"
     ),
+    "factors of numbers": (
+        "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))"
+    ),
+    "products of fields": "layers.Logit()(layers.InnerProducts()(inputs.embeddings))",
     "units alone": (
         "layers.Logit()(keras.layers.Lambda(lambda h: tf.sort(h, axis=1))("
         "keras.layers.Dense(3)(inputs.x)))"
@@ -280,10 +284,6 @@ UNTRACKED = {
     "a product of slots": ("layers.Logit()(inputs.slot('a') * inputs.slot('c'))", KERNEL),
     "a layer over each slot": (
         "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3)(inputs.embeddings)))",
-        KERNEL,
-    ),
-    "factors of numbers": (
-        "layers.Logit()(keras.layers.Flatten()(layers.NumericFactors(2)(inputs.numeric)))",
         KERNEL,
     ),
     "a mean of slots": ("layers.Logit()(ops.mean(inputs.embeddings, axis=1))", KERNEL),

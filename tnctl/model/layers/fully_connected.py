@@ -31,6 +31,19 @@ def l2_regularizer(l2: float) -> Any:
     return keras.regularizers.L2(l2 / 2) if l2 else None
 
 
+class RegularizedLayer(keras.layers.Layer):
+    """The base of layers that make their kernels themselves; `l2` as in l2_regularizer."""
+
+    def __init__(self, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.regularizer = l2_regularizer(l2)
+
+    def add_kernel(self, name: str, shape: tuple[int, ...]) -> Any:
+        return self.add_weight(
+            shape=shape, initializer="glorot_uniform", regularizer=self.regularizer, name=name
+        )
+
+
 class Columns(keras.layers.Layer):
     """Neighboring columns of x, from `first` on, in the precision that x has.
 
@@ -54,6 +67,11 @@ def concatenated(*tensors: Any) -> Any:
     return present[0] if len(present) == 1 else ops.concatenate(present, axis=1)
 
 
+def flat(vectors: Any) -> Any:
+    """Vectors [B, F, d] side by side, [B, F * d]."""
+    return ops.reshape(vectors, (-1, vectors.shape[1] * vectors.shape[2]))
+
+
 def total(*terms: Any) -> Any:
     """The sum of the terms that are not None, of equal shape."""
     present = [term for term in terms if term is not None]
@@ -75,6 +93,7 @@ class Dense(keras.layers.Layer):
         activation: str | None = None,
         *,
         batch_norm: bool = False,
+        use_bias: bool = True,
         l2: float = 0.0,
         **settings: Any,
     ) -> None:
@@ -82,6 +101,7 @@ class Dense(keras.layers.Layer):
         if width < 1:
             raise UserError(f"a layer must be at least 1 wide. Received: {width}")
         self.width = width
+        self.use_bias = use_bias
         self.regularizer = l2_regularizer(l2)
         # PyTorch's constants, which public benchmarks use. With 0.99, moving statistics would still
         # depend on their initial values after short epochs.
@@ -95,13 +115,16 @@ class Dense(keras.layers.Layer):
             regularizer=self.regularizer,
             name="kernel",
         )
-        self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
         for layer in (self.norm, self.activation):
             if isinstance(layer, keras.layers.Layer):
                 layer.build((shape[0], self.width))
 
     def call(self, x: Any, where: Any = None, training: bool | None = None) -> Any:
-        y = add_bias(ops.matmul(x, self.kernel), ops.convert_to_tensor(self.bias))
+        y = ops.matmul(x, self.kernel)
+        if self.use_bias:
+            y = add_bias(y, ops.convert_to_tensor(self.bias))
         if self.norm is not None:
             y = self.norm(y, where=where, training=training)
         if isinstance(self.activation, Dice):
@@ -196,6 +219,11 @@ def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     """
     product = None if numeric is None else Logit(use_bias=False, l2=l2, name="numeric")(numeric)
     return None if linear is None and product is None else total(linear, product)
+
+
+def tower_logit(x: Any, tower: Tower, name: str) -> Any:
+    """The logit [B, 1] of a tower over x [B, n]: layers called NAME and NAME_logit."""
+    return Logit(l2=tower.l2, name=f"{name}_logit")(Mlp(**vars(tower), name=name)(x))
 
 
 class Bias(Float32Layer):

@@ -7,6 +7,7 @@ the large products.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -51,6 +52,23 @@ def pairwise_products(embeddings: Any) -> Any:
         return upstream[:, :, tf.newaxis] * (sums[:, tf.newaxis, :] - embeddings)
 
     return 0.5 * (tf.reduce_sum(tf.square(sums), axis=1) - squares)[:, tf.newaxis], gradient
+
+
+@tf.custom_gradient
+def inner_products(vectors: Any) -> Any:
+    """<v_i, v_j> for all i < j of [B, F, d], row by row: [B, F * (F - 1) / 2]."""
+    count = vectors.shape[1]
+    rows, columns = np.triu_indices(count, 1)
+    pairs = np.full((count, count), len(rows))
+    pairs[rows, columns] = pairs[columns, rows] = np.arange(len(rows))
+
+    def gradient(upstream: Any) -> Any:
+        padded = tf.pad(upstream, [[0, 0], [0, 1]])  # nothing is learned of <v_i, v_i>
+        weights = tf.reshape(tf.gather(padded, pairs.ravel(), axis=1), [-1, count, count])
+        return tf.matmul(weights, vectors)
+
+    products = tf.reshape(tf.matmul(vectors, vectors, transpose_b=True), [-1, count**2])
+    return tf.gather(products, rows * count + columns, axis=1), gradient
 
 
 def normalised(x: Any, gamma: Any, beta: Any, where: Any, epsilon: float) -> Any:

@@ -1,6 +1,7 @@
 """Layers that multiply inputs with each other: the factorization machine and cross networks."""
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import keras
@@ -8,8 +9,15 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import Axis, WeightAxes, l2_regularizer
-from tnctl.model.layers.gradients import add_bias, pairwise_products
+from tnctl.model.layers.fully_connected import (
+    Axis,
+    Place,
+    RegularizedLayer,
+    WeightAxes,
+    concatenated,
+    l2_regularizer,
+)
+from tnctl.model.layers.gradients import add_bias, inner_products, pairwise_products
 from tnctl.model.layers.normalization import Float32Layer
 
 
@@ -55,26 +63,85 @@ class NumericFactors(Float32Layer):
         return numbers[:, :, None] * self.factors
 
     def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
-        coordinates: Axis = [((), coordinate) for coordinate in range(self.width)]
-        return {self.factors.path: {0: columns, 1: coordinates}}
+        return {self.factors.path: {0: columns, 1: coordinates(self.width)}}
+
+    def output_places(self, columns: Axis) -> Axis:
+        return vector_places(columns, self.width)
 
 
-class CrossNetwork(keras.layers.Layer):
+def fields(inputs: Any, l2: float = 0.0) -> Any:
+    """The vectors of all fields, [B, F, d]: pooled embeddings, and v_k x_k for each number x_k.
+
+    Raises UserError when the embeddings differ in width. `l2` is of the vectors of numbers.
+    """
+    vectors, numeric = inputs.embeddings, inputs.numeric
+    if numeric is None:
+        return vectors
+    return concatenated(vectors, NumericFactors(vectors.shape[-1], l2=l2, name="factors")(numeric))
+
+
+def coordinates(width: int) -> Axis:
+    """The places of an axis over the coordinates of a vector, whichever field it is of."""
+    return [((), coordinate) for coordinate in range(width)]
+
+
+def vector_places(places: Axis, width: int) -> Axis:
+    """The places of the numbers of vectors of `width`, where `places` are those of the vectors."""
+    return [place and (place[0], (place[1], k)) for place in places for k in range(width)]
+
+
+def field_places(columns: Axis, width: int) -> Axis:
+    """The place of each field, of the places of its `width` coordinates, field by field."""
+
+    def whole(place: Place | None) -> Place | None:
+        # Numbers of one input are fields apart, and so are vectors that several layers made.
+        return place and (
+            place[0],
+            ("field", str(place[1][0]) if isinstance(place[1], tuple) else ""),
+        )
+
+    return [whole(place) for place in columns[::width]]
+
+
+class InnerProducts(Float32Layer):
+    """The inner products of all pairs of fields, <v_1, v_2>, <v_1, v_3>, …, <v_2, v_3>, ….
+
+    Always float32.
+
+    Input shape: [B, F, d]. Output shape: [B, F * (F - 1) / 2].
+    """
+
+    by_field = True
+
+    def build(self, shape: Sequence[int]) -> None:
+        self.width = shape[-1]
+
+    def call(self, vectors: Any) -> Any:
+        return inner_products(vectors)
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002 (it has none)
+        return {}
+
+    def output_places(self, columns: Axis) -> Axis:
+        return [
+            None
+            if a is None or b is None
+            # The same product, whichever of the two is first.
+            else (tuple(sorted({*a[0], *b[0]})), ("product", tuple(sorted([a, b]))))
+            for a, b in combinations(field_places(columns, self.width), 2)
+        ]
+
+
+class CrossNetwork(RegularizedLayer):
     """The base of cross networks: a number of layers, each with kernels and a bias."""
 
     keeps_columns = True
 
     def __init__(self, layers: int, l2: float, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(l2, **settings)
         if layers < 1:
             raise UserError(f"a cross network has at least 1 layer. Received: layers={layers}")
         self.layers_ = layers
-        self.regularizer = l2_regularizer(l2)
-
-    def add_kernel(self, name: str, shape: tuple[int, ...]) -> Any:
-        return self.add_weight(
-            shape=shape, initializer="glorot_uniform", regularizer=self.regularizer, name=name
-        )
 
     def add_layers(self, width: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Make for each layer the `kernels` of these names and shapes, and a bias in `biases`."""

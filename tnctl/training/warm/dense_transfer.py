@@ -356,13 +356,16 @@ class InputAxes:
 
     def _layer(self, layer: Any, declared: Any, given: list[Tag], shape: tuple[int, ...]) -> Tag:
         """The output of a layer that has declared which axes of its weights are over its input."""
-        columns = [*map(last_axis, given[: len(inspect.signature(declared).parameters)])]
+        places = [*map(every_place if getattr(layer, "by_field", False) else last_axis, given)]
+        columns = places[: len(inspect.signature(declared).parameters)]
         axes = declared(*columns)
         for variable in layer.variables:
             self._keep(variable.path, axes.get(variable.path, {}))
             if getattr(layer, "multiplies_input", False):
                 scopes = [{*place[0]} for place in columns[0] if place]
                 self.scopes[variable.path] = set.intersection(*scopes) if scopes else set()
+        if hasattr(layer, "output_places"):
+            return np.fromiter(layer.output_places(*columns), object).reshape(1, *shape[1:])
         if keeps_columns(layer):
             first = given[0]
             kept = first if shape == first.shape else np.fromiter(last_axis(first), object)
@@ -413,6 +416,11 @@ def inputs_of(tag: Tag) -> set[str] | None:
     """The inputs that numbers belong to; None where one is not known."""
     places = set(tag.flat)
     return None if None in places else {name for names, _ in places for name in names}
+
+
+def every_place(tag: Tag) -> Axis:
+    """The places of all numbers of an example."""
+    return list(tag[0].flat)
 
 
 def last_axis(tag: Tag) -> Axis:
