@@ -170,7 +170,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
-        inputs = Inputs(layout)
+        inputs = Inputs(layout, conf.data.all_labels)
         logits = recipe(inputs, **settings)
     except tf.errors.ResourceExhaustedError as error:
         raise Failure(

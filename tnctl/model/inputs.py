@@ -1,6 +1,7 @@
 """The inputs of a recipe: named views of the tensors that the tables fill."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras import ops
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers import Columns, concatenated
 from tnctl.model.layout import Layout
-from tnctl.schema import SLOT_NAME
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
 
 
@@ -32,14 +33,17 @@ class Inputs:
     - `counts(name)`: with `life.shows.cvm` the show and ln(click + 1) - ln(show + 1) of a slot's
       ids, [B, 2], pooled as its embedding is, or of a sequence [B, L, 2]; nothing trains them
     - `tower(name, tensor)`: names an output [B, d] that `split-graph head=NAME` cuts out
+    - `labels`: the names of `data.labels`, which the heads of a recipe for any labels have; a
+      single one without a name is called label
     - `slots`, `numbers`: name -> width of those that exist; `sequences`: name -> (L, d)
 
     Only `x` and `deep` have the counts beside the embeddings. An input that the conf does not have
     is None (`x`, `deep`, `linear`, `embeddings`, `numeric`).
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, labels: Iterable[str] = (SINGLE_LABEL,)) -> None:
         self._layout = layout
+        self.labels = tuple(labels)
         self.x: Any = keras.Input((layout.width,), name="x") if layout.width else None
         self.linear: Any = keras.Input((1,), name="linear") if layout.has_linear else None
         self._sequences: Any = None

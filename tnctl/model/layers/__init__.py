@@ -1,7 +1,7 @@
 """Layers of CTR models: formula, paper, shapes.
 
 `gradients` has functions whose gradients are written out; `normalization` batch norm and dropout
-that assign nothing; `fully_connected`, `interactions`, `attention` what recipes are of.
+that assign nothing; `fully_connected`, `interactions`, `attention`, `experts` what recipes are of.
 
 What a warm start must know of a layer: which axes of its weights are over its input.
 A layer with weights has a method `weight_axes(columns)`. Its argument says for each number along
@@ -17,6 +17,7 @@ say more:
 """
 
 from tnctl.model.layers.attention import TargetAttention, side_by_side
+from tnctl.model.layers.experts import ExpertGate, experts_over
 from tnctl.model.layers.fully_connected import (
     Axis,
     Bias,
@@ -32,6 +33,7 @@ from tnctl.model.layers.fully_connected import (
     concatenated,
     linear_model,
     total,
+    tower_logit,
 )
 from tnctl.model.layers.interactions import (
     FactorizationMachine,
@@ -50,6 +52,7 @@ __all__ = [
     "Dense",
     "Dice",
     "Dropout",
+    "ExpertGate",
     "FactorizationMachine",
     "Logit",
     "LogitOfBoth",
@@ -65,7 +68,9 @@ __all__ = [
     "at_step",
     "concatenated",
     "current_step",
+    "experts_over",
     "linear_model",
     "side_by_side",
     "total",
+    "tower_logit",
 ]

@@ -198,6 +198,11 @@ def linear_model(linear: Any, numeric: Any, l2: float = 0.0) -> Any:
     return None if linear is None and product is None else total(linear, product)
 
 
+def tower_logit(x: Any, tower: Tower, name: str) -> Any:
+    """The logit [B, 1] of a tower over x [B, n]: layers called NAME and NAME_logit."""
+    return Logit(l2=tower.l2, name=f"{name}_logit")(Mlp(**vars(tower), name=name)(x))
+
+
 class Bias(Float32Layer):
     """y = x + b, one b for all.
 
