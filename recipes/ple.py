@@ -19,6 +19,7 @@ from typing import Any
 from tnctl.model import Inputs, Tower
 from tnctl.model.layers import ExpertGate, concatenated, experts_over, tower_logit
 
+
 def build(
     inputs: Inputs,
     *,

@@ -247,6 +247,10 @@ EVERY = {
     "dcn": TOWER,
     "din": {"behavior": "past", "target": "a", **TOWER},
     "esmm": TOWER,
+    "shared_bottom": TOWER,
+    "mmoe": TOWER,
+    "ple": TOWER,
+    "bst": {"behavior": "past", "target": "a", "heads": 1, **TOWER},
 }
 
 
@@ -256,7 +260,7 @@ def test_every_shipped_recipe_is_here():
 
 @pytest.mark.parametrize("name", EVERY)
 def test_bfloat16_trains_the_same_variables(name):
-    slots = HISTORY if name == "din" else SLOTS
+    slots = HISTORY if name in ("bst", "din") else SLOTS
     labels = LABELS if name == "esmm" else {}
     recipe = {"name": name, **EVERY[name]}
     exact, _, _ = network_of(recipe, slots, labels=labels)

@@ -147,7 +147,7 @@ class Inputs:
         place = self._place(name, self._layout.sequences, "slot with pooling=none")
         shape = (place.length, place.width)
         flat = Columns(place.column, math.prod(shape))(self._sequences)
-        values = keras.layers.Reshape(shape, name=f"{name}_sequence")(flat)
+        values = keras.layers.Reshape(shape)(flat)
         if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
         return values, self._lengths[:, place.number]

@@ -16,7 +16,13 @@ say more:
   meaning for another input
 """
 
-from tnctl.model.layers.attention import TargetAttention, side_by_side
+from tnctl.model.layers.attention import (
+    BehaviorTransformer,
+    TargetAttention,
+    sequences_of,
+    side_by_side,
+    times_of,
+)
 from tnctl.model.layers.experts import ExpertGate, experts_over
 from tnctl.model.layers.fully_connected import (
     Axis,
@@ -47,6 +53,7 @@ from tnctl.model.layers.normalization import BatchNorm, Dropout, at_step, curren
 __all__ = [
     "Axis",
     "BatchNorm",
+    "BehaviorTransformer",
     "Bias",
     "Columns",
     "Dense",
@@ -70,7 +77,9 @@ __all__ = [
     "current_step",
     "experts_over",
     "linear_model",
+    "sequences_of",
     "side_by_side",
+    "times_of",
     "total",
     "tower_logit",
 ]

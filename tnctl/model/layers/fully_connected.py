@@ -268,9 +268,9 @@ class PRelu(keras.layers.Layer):
 class Dice(Float32Layer):
     """f(s) = p(s) * s + (1 - p(s)) * alpha * s,  p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)).
 
-    Zhou et al., Deep Interest Network, KDD 2018, equation 3: a PReLU whose bend follows the data.
-    E and Var are batch normalization's (`where` as there); eps is 1e-8; an alpha per column starts
-    at 0. Always float32.
+    Zhou et al., Deep Interest Network, KDD 2018, equation 9: a PReLU (equation 8) whose bend
+    follows the data. E and Var are batch normalization's (`where` as there); eps is 1e-8; an alpha
+    per column starts at 0. Always float32.
 
     Input shape: [B, n]. Output shape: [B, n].
     """
