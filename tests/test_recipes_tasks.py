@@ -1,5 +1,7 @@
 """Recipes of several labels, sequences and domains against float64 numpy models of their papers."""
 
+import dataclasses
+import json
 import re
 
 import numpy as np
@@ -17,13 +19,15 @@ from test_recipes import (
     near,
     network_of,
     report_of,
+    run,
 )
 from test_recipes import SMALL as FEW_ROWS
 
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
 from tnctl.model import building, graph
-from tnctl.schema import Conf, Data, Embedding, Label, Slot
+from tnctl.model.layers import at_step
+from tnctl.schema import Conf, Data, Embedding, Label, Loss, Position, Slot, Train
 from tnctl.serving.graph import splitting
 from tnctl.serving.graph.serving_json import whole
 
@@ -258,6 +262,89 @@ def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
     for command in ("split-graph", "export-embeddings", "verify-serving"):
         done = cli(command, "output=run", cwd=tmp_path)
         assert done.code == 0, (command, done.err)
+
+
+SHOWN = {"b": Slot(), "place": Slot(), "a": Slot(), "m": Slot(group="a")}
+
+
+def conf_shown(slots=SHOWN, **position):
+    return Conf(
+        recipe={"name": "deepfm", **TOWER},
+        slots=dict(slots),
+        embedding=Embedding(3),
+        position=Position("place", **position),
+        data=Data(train="none"),
+    )
+
+
+@pytest.mark.parametrize("combine", ["add", "multiply"])
+def test_where_an_example_was_shown_is_trained_and_not_served(combine, tmp_path):
+    model = building.build(conf_shown(combine=combine, dropout=0.5), Statistics())
+    random = np.random.default_rng(3)
+    x, places, linear = (random.normal(size=(400, width)).astype(np.float32) for width in (9, 3, 1))
+    given = {"x": np.hstack([places, x]), "linear": linear}
+
+    @tf.function(autograph=False)
+    def logits(training):
+        with at_step(tf.constant(1, tf.int64)):
+            return model.network([given["x"], given["linear"]], training=training)["label"]
+
+    served, trained = (logits(flag).numpy()[:, 0].astype(np.float64) for flag in (False, True))
+    w = {path: variable.numpy() for path, variable in zip(model.variable_names, model.variables)}
+    v = places @ w["label_shown/logit/kernel"][:, 0]
+    if combine == "add":
+        shares = (trained - served) / v
+        dropped = np.abs(shares) < 1e-3
+        near(shares[~dropped], np.ones((~dropped).sum()))
+        assert 150 < dropped.sum() < 250
+    else:
+        v = v + w["label_shown/logit/bias"]
+        near(1 / (1 + np.exp(-trained)), 1 / (1 + np.exp(-served)) / (1 + np.exp(-v)))
+    # What is served is the recipe without the slot.
+    plain = building.build(
+        dataclasses.replace(conf_shown(), slots={k: SHOWN[k] for k in "bam"}, position=Position()),
+        Statistics(),
+    )
+    for variable, path in zip(plain.variables, plain.variable_names, strict=True):
+        variable.assign(w[path])
+    near(run(plain.network, {**given, "x": x})["label"][:, 0], served)
+    graph.save(model, str(tmp_path / "whole"))
+    made = splitting.cut(
+        str(tmp_path / "whole"), str(tmp_path / "cut"), whole(model.layout, model.heads),
+        None, frozen=True, unserved=model.layout.unserved,
+    )  # fmt: skip
+    assert sorted(part.name for part in made.by_slot) == ["a", "b", "linear", "m"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "words"),
+    [
+        ({}, "position.slot: no slot is called place"),
+        ({"place": Slot(linear=True)}, "position.slot=place needs a pooled embedding and no lin"),
+        ({"place": Slot(width=0)}, "needs a pooled embedding"),
+        ({"place": Slot(group="a")}, "but slots.a, m has its rows or crosses it"),
+        ({"place": Slot(), "c": Slot(cross=["a", "place"])}, "but slots.c has its rows or crosses"),
+    ],
+)
+def test_positions_that_would_be_served(slots, words):
+    others = {name: slot for name, slot in SHOWN.items() if name != "place"}
+    with pytest.raises(UserError, match=words):
+        conf_shown({**others, **slots})
+    with pytest.raises(UserError, match="multiplies probabilities"):
+        dataclasses.replace(conf_shown(combine="multiply"), train=Train(loss=Loss("mse")))
+
+
+def test_a_served_graph_does_not_ask_where_an_example_was_shown(cli, ran, tmp_path):
+    ran(
+        "train", "conf=deepfm", *FEW_ROWS, "output=run", "position.slot=position", cwd=tmp_path
+    )  # fmt: skip
+    for command in ("split-graph", "export-embeddings", "verify-serving", "evaluate"):
+        done = cli(command, "output=run", cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+    assert json.loads(done.out)["served_without"] == "slots.position"
+    served = json.loads((tmp_path / "run/graph/serving.json").read_text())
+    assert "position" not in [*served["slots"], *served["columns"], *served["linear"]["adds"]]
+    assert "position" not in [given["name"] for given in served["signatures"]["by_slot"]]
 
 
 @pytest.mark.parametrize(
