@@ -358,7 +358,7 @@ def build(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["din", "esmm"])
+@pytest.mark.parametrize("recipe", ["din", "esmm", "bst", "ple"])
 def test_sequences_and_several_heads(recipe, ran, build, tmp_path):
     """Inputs that are integers, matrix products of Eigen, an output per head; sizes far apart."""
     rows = ("data.train=0:6000", "data.validation=10000:10200", "data.test=20000:20200")

@@ -250,6 +250,7 @@ EVERY = {
     "shared_bottom": TOWER,
     "mmoe": TOWER,
     "ple": TOWER,
+    "pepnet": {"domain": ["a"], "prior": ["b"], **TOWER},
     "bst": {"behavior": "past", "target": "a", "heads": 1, **TOWER},
 }
 

@@ -1,6 +1,7 @@
 """Recipes of several labels, sequences and domains against float64 numpy models of their papers."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -11,6 +12,7 @@ import test_warm_dense
 from test_recipes import (
     HISTORY,
     LONGEST,
+    NUMBERS,
     ROWS,
     SLOTS,
     WIDTH,
@@ -38,6 +40,7 @@ RECIPES = {
     "shared_bottom": {"bottom": [5], **TOWER},
     "mmoe": {"experts": 3, **EXPERTS},
     "ple": {"shared_experts": 2, **EXPERTS},
+    "pepnet": {"domain": ["a"], "prior": ["b", "n"], "gate_hidden": 2, **TOWER, "hidden": [4, 3]},
     "bst": {"behavior": "past", "target": "a", "heads": 2, "blocks": 2, "place_width": 1, **TOWER},
     "din": {
         "behavior": [["past"], ["past"]], "target": [["a"], ["a"]], "attention": [4],
@@ -97,6 +100,26 @@ def ple(w, given):
             seen["shared"] = [*of["click"], *of["buy"], *shared]
         x = {part: mixed(w, f"{part}_gate_{layer}", x[part], seen[part]) for part in seen}
     return {label: head(w, label, x[label]) for label in LABELS}
+
+
+def gated(w, name, x, z):
+    h = np.maximum(z @ w[f"{name}/hidden/kernel"] + w[f"{name}/hidden/bias"], 0)
+    return x * 2 / (1 + np.exp(-h @ w[f"{name}/scores/kernel"] - w[f"{name}/scores/bias"]))
+
+
+def pepnet(w, given, still):
+    """`still` are the inputs where the gates read them, and pass no gradient."""
+    x = given["x"]
+    embedded = gated(w, "domain_gate", x, np.hstack([x[:, :WIDTH], still["x"]]))
+    frozen = gated(still, "domain_gate", still["x"], np.hstack([still["x"][:, :WIDTH], still["x"]]))
+    z = np.hstack([x[:, WIDTH : 2 * WIDTH], still["x"][:, -1:], frozen])
+    logits = {}
+    for label in LABELS:
+        h = embedded
+        for layer in range(2):
+            h = gated(w, f"{label}_gate_{layer}", mlp(w, f"{label}_{layer}", h), z)
+        logits[label] = logit(w, f"{label}_logit", h)
+    return logits
 
 
 def behaviors_of(given, row):
@@ -183,7 +206,10 @@ def test_a_recipe_computes_its_paper(name):
 
     tensors = [tf.constant(arrays[tensor.name]) for tensor in network.inputs]
     outputs, gradients = computed(*tensors)
-    expected = globals()[name](weights, exact)
+    model = globals()[name]
+    if name == "pepnet":
+        model = functools.partial(model, still={**weights, **exact})
+    expected = model(weights, exact)
     assert set(heads) == set(expected)
     for label in heads:
         near(outputs[label][:, 0], expected[label])
@@ -198,7 +224,7 @@ def test_a_recipe_computes_its_paper(name):
             {key: array + step * along.get(key, 0.0) for key, array in part.items()}
             for part in (weights, exact)
         )
-        return sum(values.sum() for values in globals()[name](w, given).values())
+        return sum(values.sum() for values in model(w, given).values())
 
     slope = (moved(1e-6) - moved(-1e-6)) / 2e-6
     ours = sum(
@@ -216,6 +242,7 @@ def test_each_head_is_cut_out(name, tmp_path):
     conf = Conf(
         recipe={"name": name, **RECIPES[name]},
         slots=given["slots"],
+        numeric=NUMBERS,
         embedding=Embedding(3, given["linear"]),
         data=Data(train="none", labels=given["labels"]),
     )
@@ -232,6 +259,7 @@ def test_each_head_is_cut_out(name, tmp_path):
 WARM = {
     "bst": {"behavior": "h", "target": "a", "place_width": 2},
     "din": {"behavior": "h", "target": "a", "time_weight": None},
+    "pepnet": {"domain": ["c"], "prior": ["b", "n"]},
 }
 
 
@@ -254,7 +282,10 @@ def test_a_warm_start_carries_its_weights(name, width, monkeypatch):
 
 @pytest.mark.parametrize(
     "conf",
-    ["ple", *(pytest.param(name, marks=pytest.mark.long) for name in ("shared_bottom", "mmoe"))],
+    [
+        "shared_bottom",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("mmoe", "ple", "bst", "pepnet")),
+    ],
 )
 def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
     ran("train", f"conf={conf}", *FEW_ROWS, "output=run", cwd=tmp_path)
@@ -358,6 +389,8 @@ def test_a_served_graph_does_not_ask_where_an_example_was_shown(cli, ran, tmp_pa
         ({"name": "bst", **RECIPES["bst"], "heads": 0}, "at least 1 head and 1 block"),
         ({"name": "din", **RECIPES["din"], "time_weight": "ages"}, r"\[\[4, 1\], \[4, 1\]\]\. Rec"),
         ({"name": "din", **RECIPES["din"], "time_weight": ["past", "ages"]}, r"\[4, 3\]"),
+        ({"name": "pepnet", "domain": [], "prior": ["a"]}, "domain and prior have at least 1"),
+        ({"name": "pepnet", "domain": ["a"], "prior": ["z"]}, "no numeric input .* 'z'"),
         ({"name": "ple", "layers": 0}, r"recipe ple refused {'layers': 0}: it has at least 1"),
     ],
 )

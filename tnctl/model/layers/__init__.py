@@ -1,7 +1,7 @@
 """Layers of CTR models: formula, paper, shapes.
 
 `gradients` has functions whose gradients are written out; `normalization` batch norm and dropout
-that assign nothing; `fully_connected`, `interactions`, `attention`, `experts` what recipes are of.
+that assign nothing; `fully_connected`, `interactions`, `attention`, `gates` what recipes are of.
 
 What a warm start must know of a layer: which axes of its weights are over its input.
 A layer with weights has a method `weight_axes(columns)`. Its argument says for each number along
@@ -23,7 +23,6 @@ from tnctl.model.layers.attention import (
     side_by_side,
     times_of,
 )
-from tnctl.model.layers.experts import ExpertGate, experts_over
 from tnctl.model.layers.fully_connected import (
     Axis,
     Bias,
@@ -42,6 +41,7 @@ from tnctl.model.layers.fully_connected import (
     total,
     tower_logit,
 )
+from tnctl.model.layers.gates import ExpertGate, GateUnit, experts_over
 from tnctl.model.layers.interactions import (
     FactorizationMachine,
     MatrixCross,
@@ -62,6 +62,7 @@ __all__ = [
     "Dropout",
     "ExpertGate",
     "FactorizationMachine",
+    "GateUnit",
     "Logit",
     "LogitOfBoth",
     "MatrixCross",

@@ -1,4 +1,4 @@
-"""Experts: networks of one shape whose outputs a gate mixes."""
+"""Gates: of experts, networks of one shape that are mixed; and of single numbers, by a prior."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,6 +45,40 @@ class ExpertGate(keras.layers.Layer):
     ) -> dict[str, WeightAxes]:
         first = self.hidden if self.hidden.hidden else self.scores
         return first.weight_axes(columns)
+
+
+class GateUnit(keras.layers.Layer):
+    """x, every number of which is scaled by a gate between 0 and 2: x * delta.
+
+    delta = 2 sigmoid(relu([prior, sg(seen)] W + b) W' + b')       (Gate NU, equations 2 and 3)
+
+    Chang et al., PEPNet, KDD 2023; sg passes no gradient. At logits of 0 it scales by 1. `l2` as in
+    l2_regularizer.
+
+    Input shapes: x [B, n], prior [B, p], seen [B, m]. Output shape: [B, n].
+    """
+
+    keeps_columns = multiplies_input = True
+
+    def __init__(self, hidden: int, l2: float = 0.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.hidden = Dense(hidden, "relu", l2=l2, name="hidden")
+        self.l2 = l2
+
+    def build(
+        self, x_shape: Sequence[int], prior_shape: Sequence[int], seen_shape: Sequence[int]
+    ) -> None:
+        self.hidden.build((x_shape[0], prior_shape[-1] + seen_shape[-1]))
+        self.scores = Dense(x_shape[-1], "sigmoid", l2=self.l2, name="scores")
+        self.scores.build((x_shape[0], self.hidden.width))
+
+    def call(self, x: Any, prior: Any, seen: Any) -> Any:
+        z = ops.concatenate([prior, ops.stop_gradient(seen)], axis=1)
+        return x * (2 * self.scores(self.hidden(z)))
+
+    def weight_axes(self, x: Axis, prior: Axis, seen: Axis) -> dict[str, WeightAxes]:
+        outputs = {self.scores.kernel.path: {1: x}, self.scores.bias.path: {0: x}}
+        return self.hidden.weight_axes([*prior, *seen]) | outputs
 
 
 def experts_over(x: Any, count: int, hidden: Sequence[int], tower: Tower, name: str) -> Any:
