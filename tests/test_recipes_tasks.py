@@ -91,7 +91,7 @@ def mmoe(w, given):
 
 
 def ple(w, given):
-    x = {part: given["x"] for part in (*LABELS, "shared")}
+    x = dict.fromkeys((*LABELS, "shared"), given["x"])
     for layer in range(2):
         of = {label: [mlp(w, f"{label}_expert_{layer}_0", x[label])] for label in LABELS}
         shared = [mlp(w, f"shared_expert_{layer}_{i}", x["shared"]) for i in range(2)]
@@ -321,7 +321,10 @@ def test_where_an_example_was_shown_is_trained_and_not_served(combine, tmp_path)
             return model.network([given["x"], given["linear"]], training=training)["label"]
 
     served, trained = (logits(flag).numpy()[:, 0].astype(np.float64) for flag in (False, True))
-    w = {path: variable.numpy() for path, variable in zip(model.variable_names, model.variables)}
+    w = {
+        path: variable.numpy()
+        for path, variable in zip(model.variable_names, model.variables, strict=True)
+    }
     v = places @ w["label_shown/logit/kernel"][:, 0]
     if combine == "add":
         shares = (trained - served) / v

@@ -248,8 +248,9 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         """What `tnctl evaluate` prints: metrics of data.test, else of data.validation.
 
-        Plain values: `checkpoint`, `split`, with position.slot what is scored without, the metrics, and `by` with evaluation.by. Raises
-        UserError without such data, and Failure when it cannot be read.
+        Plain values: `checkpoint`, `split`, with position.slot `served_without`, the metrics, and
+        `by` with evaluation.by. Raises UserError without such data, and Failure when it cannot be
+        read.
         """
         split = self.check_evaluation()
         with self._tensorflow():

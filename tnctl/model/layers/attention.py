@@ -94,7 +94,7 @@ class TargetAttention(keras.layers.Layer):
         sequence: Axis,
         lengths: Axis,  # noqa: ARG002 (an axis for each input)
         target: Axis,
-        times: Axis = (),  # noqa: ARG002
+        times: Axis | None = None,  # noqa: ARG002
     ) -> dict[str, WeightAxes]:
         products: Axis = [
             e and t and ((*e[0], *t[0]), ("product", e[1]))

@@ -72,7 +72,8 @@ def cut(
 
     `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
     but unread ones are left out; so are inputs of `by_slot` of which no column is read. All heads
-    keep them, but for the slot `unserved`, which nothing may read. `linears` take the place of `linear` in `by_slot`, unless the part does not read it.
+    keep them, but for the slot `unserved`, which nothing may read. `linears` take the place of
+    `linear` in `by_slot`, unless the part does not read it.
     Raises UserError when there is no such part.
     """
     loaded = load_graph(folder)  # variables live only as long as it does
