@@ -245,7 +245,7 @@ EVERY = {
     "wide_deep": TOWER,
     "deepfm": TOWER,
     "dcn": TOWER,
-    "din": {"behavior": "past", "target": "a", **TOWER},
+    "din": {"behavior": "past", "target": "a", "position_weight": True, **TOWER},
     "esmm": TOWER,
     "shared_bottom": TOWER,
     "mmoe": TOWER,

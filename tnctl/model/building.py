@@ -193,7 +193,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     check_logits(name, named)
     check_heads(name, tuple(named), conf.data.labels)
     if layout.unserved:
-        trained = conf.data.labels or named
+        trained = named if len(named) == 1 else conf.data.labels
         named = {
             head: shown(conf.position, logit, inputs.position, head) if head in trained else logit
             for head, logit in named.items()

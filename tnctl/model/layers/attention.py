@@ -81,7 +81,7 @@ class TargetAttention(keras.layers.Layer):
         scores = ops.reshape(scores, (-1, length))
         logs = [] if times is None else [ops.cast(times[:, :, 0], scores.dtype)]
         if self.positions:
-            logs.append(from_the_end(self.of_place, lengths))
+            logs.append(ops.cast(from_the_end(self.of_place, lengths), scores.dtype))
         if self.softmax:
             weights = masked_softmax(sum(logs, scores), present)
         else:
@@ -115,8 +115,8 @@ class BehaviorTransformer(keras.layers.Layer):
 
     Chen et al., Behavior Sequence Transformer, DLP-KDD 2019. The last block computes only what is
     returned: its output for the target. A place is the distance from the end of the sequence, the
-    target's 0, where the paper has the difference of times. LeakyReLU has slope 0.01, and the
-    normalised are the numbers of a place. `l2` as in l2_regularizer, of all kernels.
+    target's 0, where the paper has the difference of times. LeakyReLU has slope 0.01. `l2` as in
+    l2_regularizer, of all kernels.
 
     Input shapes: sequence [B, L, n], lengths int [B], target [B, n]. Output shape: [B, d], where
     d is n and the `place_width`.
@@ -132,10 +132,10 @@ class BehaviorTransformer(keras.layers.Layer):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        if heads < 1 or blocks < 1:
+        if min(heads, blocks, place_width) < 1:
             raise UserError(
-                "a transformer has at least 1 head and 1 block. "
-                f"Received: heads={heads} and blocks={blocks}"
+                "a transformer has at least 1 head and block, and places of width 1. Received: "
+                f"heads={heads}, blocks={blocks} and place_width={place_width}"
             )
         self.heads, self.blocks, self.place_width = heads, blocks, place_width
         self.regularizer = l2_regularizer(l2)
