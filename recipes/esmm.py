@@ -16,10 +16,5 @@ from tnctl.model import Inputs, Tower, layers
 
 def build(inputs: Inputs, *, tower: Tower = Tower((360, 200, 80))) -> dict[str, Any]:
     """The logits [B, 1] of the heads; both towers have the same settings."""
-
-    def logit(name: str) -> Any:
-        deep = layers.Mlp(**vars(tower), name=name)(inputs.deep)
-        return layers.Logit(l2=tower.l2, name=f"{name}_logit")(deep)
-
-    ctr, cvr = logit("ctr"), logit("cvr")
+    ctr, cvr = (layers.tower_logit(inputs.deep, tower, name) for name in ("ctr", "cvr"))
     return {"ctr": ctr, "ctcvr": layers.LogitOfBoth(name="ctcvr_logit")(ctr, cvr), "cvr": cvr}

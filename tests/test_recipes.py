@@ -245,7 +245,7 @@ EVERY = {
     "wide_deep": TOWER,
     "deepfm": TOWER,
     "dcn": TOWER,
-    "din": {"behavior": "past", "target": "a", **TOWER},
+    "din": {"behavior": "past", "target": "a", "position_weight": True, **TOWER},
     "esmm": TOWER,
     "dlrm": {"bottom": [4], **TOWER},
     "fwfm": {},
@@ -256,6 +256,11 @@ EVERY = {
     "gdcn": TOWER,
     "fcn": {},
     "wukong": {"depth": 2, "products": 3, "compressed": 2, "fm_hidden": [4], **TOWER},
+    "shared_bottom": TOWER,
+    "mmoe": TOWER,
+    "ple": TOWER,
+    "pepnet": {"domain": ["a"], "prior": ["b"], **TOWER},
+    "bst": {"behavior": "past", "target": "a", "heads": 1, **TOWER},
 }
 
 
@@ -265,7 +270,7 @@ def test_every_shipped_recipe_is_here():
 
 @pytest.mark.parametrize("name", EVERY)
 def test_bfloat16_trains_the_same_variables(name):
-    slots = HISTORY if name == "din" else SLOTS
+    slots = HISTORY if name in ("bst", "din") else SLOTS
     labels = LABELS if name == "esmm" else {}
     recipe = {"name": name, **EVERY[name]}
     exact, _, _ = network_of(recipe, slots, labels=labels)

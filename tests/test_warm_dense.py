@@ -337,11 +337,11 @@ def confs_of(recipe, width):
     """A conf, and the same with inputs renamed, in another order, and if wider more of them."""
     more = width > 4
     settings = {"name": recipe.split()[0], **RECIPES[recipe]}
-    din = recipe.startswith("din")
+    din = recipe.startswith(("din", "bst"))
     sequence = Slot(group="g", pooling="none", max_length=3, separator="|")
     apart = {"h": sequence, "i": sequence} if din else {}
     a = Slot(group="g") if din else Slot()
-    target = "a2" if recipe == "din" else ["a2", "b"]
+    target = ["a2", "b"] if recipe == "din lists" else "a2"
     old = Conf(
         recipe=settings,
         slots={"a": a, "b": Slot(), "c": Slot(), **apart},

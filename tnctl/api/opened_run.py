@@ -248,8 +248,9 @@ class Run:
     def evaluate(self) -> dict[str, Any]:
         """What `tnctl evaluate` prints: metrics of data.test, else of data.validation.
 
-        Plain values: `checkpoint`, `split`, the metrics, and `by` with evaluation.by. Raises
-        UserError without such data, and Failure when it cannot be read.
+        Plain values: `checkpoint`, `split`, with position.slot `served_without`, the metrics, and
+        `by` with evaluation.by. Raises UserError without such data, and Failure when it cannot be
+        read.
         """
         split = self.check_evaluation()
         with self._tensorflow():
@@ -263,7 +264,9 @@ class Run:
                 if self._conf.evaluation.by:
                     metrics["by"] = plain(figures_by_value(self._inference, self._conf, split))
         metrics.pop("histogram", None)  # long, and for the page of a run
-        return {"checkpoint": self.checkpoint, "split": split, **metrics}
+        position = self._conf.position.slot
+        without = {"served_without": f"slots.{position}"} if position else {}
+        return {"checkpoint": self.checkpoint, "split": split, **without, **metrics}
 
     def check_evaluation(self) -> str:
         """The split that `evaluate` takes. Raises UserError without one, Failure without data."""

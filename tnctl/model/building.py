@@ -25,7 +25,7 @@ from tnctl.model.parameter_tables import (
     empty_tables,
     pool_of,
 )
-from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label, Train
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME, Conf, Label, Position, Train
 from tnctl.tables import DenseTable, aligned
 
 # What the kernel calls instructions that multiply bfloat16.
@@ -170,7 +170,7 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else "float32")
     try:
-        inputs = Inputs(layout)
+        inputs = Inputs(layout, conf.data.all_labels)
         logits = recipe(inputs, **settings)
     except tf.errors.ResourceExhaustedError as error:
         raise Failure(
@@ -192,6 +192,12 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
     named = logits if isinstance(logits, dict) else {SINGLE_LABEL: logits}
     check_logits(name, named)
     check_heads(name, tuple(named), conf.data.labels)
+    if layout.unserved:
+        trained = named if len(named) == 1 else conf.data.labels
+        named = {
+            head: shown(conf.position, logit, inputs.position, head) if head in trained else logit
+            for head, logit in named.items()
+        }
     network = keras.Model(inputs.tensors, named)
     if inputs.towers:
         network = with_towers(name, network, named, inputs)
@@ -203,6 +209,12 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
             "Dropout; layers that draw random numbers themselves (LSTM and GRU too) cannot be used"
         )
     return network, tuple(named)
+
+
+def shown(position: Position, logit: Any, embedding: Any, head: str) -> Any:
+    """The logit [B, 1] of a head that is trained with where examples were shown."""
+    layer = layers.Shown(position.combine, position.dropout, name=f"{head}_shown")
+    return layer(logit, embedding)
 
 
 def settings_in_words(recipe: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The inputs of a recipe: named views of the tensors that the tables fill."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras import ops
 from tnctl.errors import UserError, did_you_mean
 from tnctl.model.layers import Columns, concatenated
 from tnctl.model.layout import Layout
-from tnctl.schema import SLOT_NAME
+from tnctl.schema import SINGLE_LABEL, SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
 
 
@@ -32,15 +33,23 @@ class Inputs:
     - `counts(name)`: with `life.shows.cvm` the show and ln(click + 1) - ln(show + 1) of a slot's
       ids, [B, 2], pooled as its embedding is, or of a sequence [B, L, 2]; nothing trains them
     - `tower(name, tensor)`: names an output [B, d] that `split-graph head=NAME` cuts out
+    - `labels`: the names of `data.labels`, which the heads of a recipe for any labels have; a
+      single one without a name is called label
     - `slots`, `numbers`: name -> width of those that exist; `sequences`: name -> (L, d)
 
     Only `x` and `deep` have the counts beside the embeddings. An input that the conf does not have
     is None (`x`, `deep`, `linear`, `embeddings`, `numeric`).
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, labels: Iterable[str] = (SINGLE_LABEL,)) -> None:
         self._layout = layout
-        self.x: Any = keras.Input((layout.width,), name="x") if layout.width else None
+        self.labels = tuple(labels)
+        self._x: Any = keras.Input((layout.width,), name="x") if layout.width else None
+        self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
+        self.x: Any = self._x
+        if self._first:
+            served = layout.width - self._first
+            self.x = Columns(self._first, served)(self._x) if served else None
         self.linear: Any = keras.Input((1,), name="linear") if layout.has_linear else None
         self._sequences: Any = None
         self._lengths: Any = None
@@ -50,7 +59,9 @@ class Inputs:
         self._with_cvm = layout.with_cvm
         self.towers: dict[str, Any] = {}
         self.slots = {
-            name: self._weights(name, columns) for name, (_, columns) in layout.pooled.items()
+            name: self._weights(name, columns)
+            for name, (_, columns) in layout.pooled.items()
+            if name != layout.unserved
         }
         self.numbers = dict(layout.numeric)
         self.sequences = {
@@ -65,14 +76,14 @@ class Inputs:
     @property
     def tensors(self) -> list[Any]:
         """The tensors that exist, in the order the model is called with."""
-        every = (self.x, self.linear, self._sequences, self._lengths)
+        every = (self._x, self.linear, self._sequences, self._lengths)
         return [tensor for tensor in every if tensor is not None]
 
     @property
     def deep(self) -> Any:
         columns = [
-            column + self.slots[name]
-            for name, (column, _) in self._layout.pooled.items()
+            self._layout.pooled[name][0] - self._first + self.slots[name]
+            for name in self.slots
             if name in self._with_cvm
         ]
         if not columns:
@@ -80,14 +91,16 @@ class Inputs:
         shows = ops.stop_gradient(ops.take(self.x, columns, axis=1))
         # Weights of a pooling may be below 0, and so may their shows.
         logs = ops.log1p(ops.maximum(shows, 0))
-        places = np.zeros((len(columns), self._layout.width), np.float32)
+        places = np.zeros((len(columns), self.x.shape[1]), np.float32)
         places[np.arange(len(columns)), columns] = 1
         return ops.where(places.any(axis=0), ops.matmul(logs, places), self.x)
 
     @property
     def embeddings(self) -> Any:
         """The stacked embeddings [B, S, d], or None. Raises UserError when their widths differ."""
-        columns = self._layout.numeric_at  # of all embeddings, which come before the numbers
+        columns = (
+            self._layout.numeric_at - self._first
+        )  # of all embeddings, which come before the numbers
         if not columns:
             return None
         widths = list(self.slots.values())
@@ -103,7 +116,7 @@ class Inputs:
             flat = concatenated(*map(self.slot, self.slots))
             return keras.layers.Reshape((len(widths), usual), name="embeddings")(flat)
         flat = self.x
-        if columns < self._layout.width:
+        if columns < self.x.shape[1]:
             flat = Columns(0, columns, name="embedding_columns")(self.x)
         each = columns // len(widths)
         stacked = keras.layers.Reshape((len(widths), each), name="embeddings")(flat)
@@ -114,7 +127,12 @@ class Inputs:
         if not self._layout.numeric:
             return None
         # Nothing trains the numbers, so their gradient need not be computed.
-        return ops.stop_gradient(self.x[:, self._layout.numeric_at :])
+        return ops.stop_gradient(self._x[:, self._layout.numeric_at :])
+
+    @property
+    def position(self) -> Any:
+        """The embedding [B, d] of `position.slot`, which is no part of the other inputs."""
+        return Columns(0, self._weights(str(self._layout.unserved), self._first))(self._x)
 
     def tower(self, name: str, tensor: Any) -> Any:
         """Name a tensor [B, d], such as an item's vector, to be served alone; returns it."""
@@ -129,21 +147,21 @@ class Inputs:
 
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
-        column, _ = self._place(name, self._layout.pooled, "pooled slot with an embedding")
-        return Columns(column, self.slots[name])(self.x)
+        width = self._place(name, self.slots, "pooled slot with an embedding")
+        return Columns(self._layout.pooled[name][0], width)(self._x)
 
     def number(self, name: str) -> Any:
         """One numeric input or one-hot slot [B, n]."""
         places = self._layout.numeric_columns
         column, width = self._place(name, places, "numeric input or one-hot slot")
-        return ops.stop_gradient(self.x[:, column : column + width])
+        return ops.stop_gradient(self._x[:, column : column + width])
 
     def sequence(self, name: str) -> tuple[Any, Any]:
         """A slot with pooling=none: its embeddings [B, L, d], and their number, int32 [B]."""
         place = self._place(name, self._layout.sequences, "slot with pooling=none")
         shape = (place.length, place.width)
         flat = Columns(place.column, math.prod(shape))(self._sequences)
-        values = keras.layers.Reshape(shape, name=f"{name}_sequence")(flat)
+        values = keras.layers.Reshape(shape)(flat)
         if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
         return values, self._lengths[:, place.number]
@@ -154,7 +172,7 @@ class Inputs:
         place = self._layout.sequences.get(name)
         if place is None:
             column = self._layout.pooled[name][0] + self.slots[name]
-            return ops.stop_gradient(self.x[:, column : column + CVM_COLUMNS])
+            return ops.stop_gradient(self._x[:, column : column + CVM_COLUMNS])
         flat = self._sequences[:, place.column : place.column + place.length * place.width]
         values = ops.reshape(flat, (-1, place.length, place.width))
         return ops.stop_gradient(values[:, :, -CVM_COLUMNS:])

@@ -123,6 +123,7 @@ class Layout:
     width: int
     numeric_at: int
     sequences: dict[str, Sequence]
+    unserved: str | None = None  # the slot of the first columns of x, which only training reads
 
     @property
     def has_linear(self) -> bool:
@@ -207,15 +208,17 @@ def plan(conf: Conf, statistics: Statistics) -> Layout:
     numeric = {name: number.numbers for name, number in conf.numeric.items()}
     indicators = tuple(name for name, slot in conf.slots.items() if slot.indicator)
     numeric |= {name: indicator_width(name, conf.slots[name], statistics) for name in indicators}
-    return Layout(
-        tuple(tables), numeric, indicators, column + sum(numeric.values()), column, sequences
-    )
+    width = column + sum(numeric.values())
+    return Layout(tuple(tables), numeric, indicators, width, column, sequences, conf.position.slot)
 
 
 def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
-    """The slots that have rows, by what the rows are, in the order of the conf."""
+    """The slots that have rows, by what the rows are, in the order of the conf.
+
+    That of the position is the first, so that all other columns of x are a slice.
+    """
     kinds: list[tuple[RowKind, list[str]]] = []
-    for name, slot in conf.slots.items():
+    for name, slot in sorted(conf.slots.items(), key=lambda named: named[0] != conf.position.slot):
         width, linear = conf.width_of(slot), conf.has_linear(slot)
         if not width and not linear:
             continue  # one-hot, or a part of a cross only

@@ -16,6 +16,7 @@ from tnctl.schema.input_sections import (
     Embedding,
     Initial,
     Numeric,
+    Position,
     Slot,
     time_columns,
 )
@@ -59,8 +60,8 @@ __all__ = [
     "RULES", "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
     "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
-    "Optimizers", "Paths", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split", "Time", "Tls",
-    "Train", "Warm", "all_keys", "branches", "check_saved", "check_types", "completed",
-    "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like", "meant_key",
-    "no_key", "section_of", "time_columns",
+    "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
+    "Time", "Tls", "Train", "Warm", "all_keys", "branches", "check_saved", "check_types",
+    "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like",
+    "meant_key", "no_key", "section_of", "time_columns",
 ]  # fmt: skip

@@ -8,7 +8,15 @@ from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.cluster_section import Cluster, Tls
 from tnctl.schema.data_section import Data, Gate
 from tnctl.schema.declarations import Section, choice, key, number
-from tnctl.schema.input_sections import SLOT_NAME, Crosses, Embedding, Numeric, Slot, time_columns
+from tnctl.schema.input_sections import (
+    SLOT_NAME,
+    Crosses,
+    Embedding,
+    Numeric,
+    Position,
+    Slot,
+    time_columns,
+)
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
 from tnctl.schema.paths_section import Paths
@@ -41,6 +49,7 @@ class Conf(Section):
     slots: dict[str, Slot] = key(dict, "the inputs that are feature ids, by name")
     crosses: Crosses = key(Crosses, "all pairs or triples of slots; a checkpoint has them as slots")
     numeric: dict[str, Numeric] = key(dict, "the inputs that are numbers, by name")
+    position: Position = key(Position, "where examples were shown, which is not served")
     embedding: Embedding = key(Embedding, "the rows of every slot")
     optimizer: Optimizers = key(Optimizers, "which optimizer trains which weights")
     data: Data = key(Data, "the input files and how to read them")
@@ -69,6 +78,7 @@ class Conf(Section):
         self._check_labels()
         self._check_groups()
         self._check_rows()
+        self._check_position()
         self._check_life()
         inputs = self.slots | self.numeric
         for name in [name for name in self.gate.exempt if name not in inputs]:
@@ -200,6 +210,38 @@ class Conf(Section):
                 f"slots.{name} has width 0 and no linear weight, so it is no input. Give it "
                 "one of them, or use it in a cross",
             )
+
+    def _check_position(self) -> None:
+        """What is not served must be in no other input, and in no sum with others."""
+        name = self.position.slot
+        if name is None:
+            return
+        refuse_if(
+            name not in self.slots,
+            f"position.slot: no slot is called {name}. {did_you_mean(name, self.slots)}",
+        )
+        slot = self.slots[name]
+        refuse_if(
+            slot.pooling == "none" or not self.width_of(slot) or slot.linear,
+            f"position.slot={name} needs a pooled embedding and no linear weight: give "
+            f"slots.{name} a width, and leave pooling=none, indicator and linear out",
+        )
+        self.slots[name] = replace(slot, linear=False)
+        rows, columns = slot.group or name, {name, slot.column}
+        others = [
+            other
+            for other, of in self.slots.items()
+            if other != name and ((of.group or other) == rows or columns & {*(of.cross or ())})
+        ]
+        refuse_if(
+            others,
+            f"position.slot={name} is not served, but slots.{', '.join(others)} has its rows or "
+            "crosses it. Give it a group of its own, and make a cross the position.slot instead",
+        )
+        refuse_if(
+            self.position.combine == "multiply" and self.train.loss.name == "mse",
+            "position.combine=multiply multiplies probabilities; train.loss=mse has none. Take add",
+        )
 
     def _check_life(self) -> None:
         """Rows that are counted, admitted or removed must be trained, and have what that needs."""

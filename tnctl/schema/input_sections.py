@@ -214,6 +214,23 @@ class Slot(Section):
 
 
 @dataclass
+class Position(Section):
+    """Where an example was shown: a part of what is trained, and not of what is served."""
+
+    slot: str | None = key(
+        None, "the slot of it, whose logit is combined with the recipe's in training only"
+    )
+    combine: str = choice(
+        "add",
+        ("add", "multiply"),
+        "add the logits, or multiply the probabilities that it is seen and, if seen, clicked",
+    )
+    dropout: float = number(
+        0.1, 0, 0.99, "add: the share of examples that a step trains without it"
+    )
+
+
+@dataclass
 class Numeric(Section):
     """A named input field whose values are numbers."""
 

@@ -1,8 +1,7 @@
 """Layers of CTR models: formula, paper, shapes.
 
 `gradients` has functions whose gradients are written out; `normalization` batch norm and dropout
-that assign nothing; `fully_connected`, `interactions`, `gates`, `attention` what
-recipes are of.
+that assign nothing; `fully_connected`, `interactions`, `attention`, `gates` what recipes are of.
 
 What a warm start must know of a layer: which axes of its weights are over its input.
 A layer with weights has a method `weight_axes(columns)`. Its argument says for each number along
@@ -21,7 +20,13 @@ A layer whose outputs belong to inputs, but are not their columns, has a method
 `output_places(columns)`: the place of each number of its output.
 """
 
-from tnctl.model.layers.attention import TargetAttention, side_by_side
+from tnctl.model.layers.attention import (
+    BehaviorTransformer,
+    TargetAttention,
+    sequences_of,
+    side_by_side,
+    times_of,
+)
 from tnctl.model.layers.fully_connected import (
     Axis,
     Bias,
@@ -34,6 +39,7 @@ from tnctl.model.layers.fully_connected import (
     Place,
     PRelu,
     RegularizedLayer,
+    Shown,
     WeightAxes,
     activation_of,
     concatenated,
@@ -42,7 +48,7 @@ from tnctl.model.layers.fully_connected import (
     total,
     tower_logit,
 )
-from tnctl.model.layers.gates import Gated
+from tnctl.model.layers.gates import ExpertGate, Gated, GateUnit, experts_over
 from tnctl.model.layers.interactions import (
     CrossNetwork,
     FactorizationMachine,
@@ -61,14 +67,17 @@ from tnctl.model.layers.normalization import BatchNorm, Dropout, Float32Layer, a
 __all__ = [
     "Axis",
     "BatchNorm",
+    "BehaviorTransformer",
     "Bias",
     "Columns",
     "CrossNetwork",
     "Dense",
     "Dice",
     "Dropout",
+    "ExpertGate",
     "FactorizationMachine",
     "Float32Layer",
+    "GateUnit",
     "Gated",
     "InnerProducts",
     "Logit",
@@ -80,6 +89,7 @@ __all__ = [
     "PRelu",
     "Place",
     "RegularizedLayer",
+    "Shown",
     "TargetAttention",
     "VectorCross",
     "WeightAxes",
@@ -88,11 +98,14 @@ __all__ = [
     "concatenated",
     "coordinates",
     "current_step",
+    "experts_over",
     "field_places",
     "fields",
     "flat",
     "linear_model",
+    "sequences_of",
     "side_by_side",
+    "times_of",
     "total",
     "tower_logit",
     "vector_places",

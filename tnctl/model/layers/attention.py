@@ -1,4 +1,4 @@
-"""Attention of a candidate over a sequence."""
+"""Attention of a candidate over sequences of behaviors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,8 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import Axis, Logit, Mlp, WeightAxes
+from tnctl.model.layers.fully_connected import Axis, Logit, Mlp, WeightAxes, l2_regularizer
+from tnctl.model.layers.normalization import Dropout
 
 
 class TargetAttention(keras.layers.Layer):
@@ -22,7 +23,12 @@ class TargetAttention(keras.layers.Layer):
     expresses how strong the interest is; with `softmax` they sum to 1. Places after the end of a
     sequence have no weight, and no part in an activation's statistics. An empty sequence: zeros.
 
-    Input shapes: sequence [B, L, d], lengths int [B], target [B, d]. Output shape: [B, d].
+    A weight is multiplied by exp(b) with `positions`, b being learned for each place, which counts
+    from the sequence's end, and by exp(t) with `times`. Both start at 1. With `softmax` the
+    products sum to 1.
+
+    Input shapes: sequence [B, L, d], lengths int [B], target [B, d], times [B, L, 1] or None.
+    Output shape: [B, d].
     """
 
     keeps_columns = multiplies_input = True
@@ -32,10 +38,12 @@ class TargetAttention(keras.layers.Layer):
         hidden: Sequence[int],
         activation: str = "dice",
         softmax: bool = False,
+        positions: bool = False,
         l2: float = 0.0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
+        self.positions = positions
         self.unit = Mlp(hidden, activation, l2=l2, name="unit")
         self.score = Logit(l2=l2, name="score")
         self.softmax = softmax
@@ -45,22 +53,40 @@ class TargetAttention(keras.layers.Layer):
         sequence_shape: Sequence[int],
         lengths_shape: Sequence[int],  # noqa: ARG002 (Keras passes the shape of each input)
         target_shape: Sequence[int],  # noqa: ARG002
+        times_shape: Sequence[int] | None = None,  # noqa: ARG002
     ) -> None:
+        if self.positions:
+            places = (sequence_shape[1],)
+            self.of_place = self.add_weight(shape=places, initializer="zeros", name="positions")
         shape = (sequence_shape[0], 3 * sequence_shape[-1])
         self.unit.build(shape)
         width = self.unit.hidden[-1].width if self.unit.hidden else shape[-1]
         self.score.build((shape[0], width))
 
-    def call(self, sequence: Any, lengths: Any, target: Any, training: bool | None = None) -> Any:
+    def call(
+        self,
+        sequence: Any,
+        lengths: Any,
+        target: Any,
+        times: Any = None,
+        training: bool | None = None,
+    ) -> Any:
         length, width = sequence.shape[1:]
-        present = ops.arange(length)[None, :] < lengths[:, None]
+        present = presence(length, lengths)
         targets = ops.broadcast_to(target[:, None, :], ops.shape(sequence))
         pairs = ops.concatenate([sequence, sequence * targets, targets], axis=2)
         pairs = ops.reshape(pairs, (-1, 3 * width))
         where = ops.reshape(present, (-1,))
         scores = self.score(self.unit(pairs, where=where, training=training))
         scores = ops.reshape(scores, (-1, length))
-        weights = masked_softmax(scores, present) if self.softmax else scores * mask(present)
+        logs = [] if times is None else [ops.cast(times[:, :, 0], scores.dtype)]
+        if self.positions:
+            logs.append(ops.cast(from_the_end(self.of_place, lengths), scores.dtype))
+        if self.softmax:
+            weights = masked_softmax(sum(logs, scores), present)
+        else:
+            weights = scores * mask(present)
+            weights = weights * ops.exp(sum(logs)) if logs else weights
         return ops.sum(ops.cast(weights, sequence.dtype)[:, :, None] * sequence, axis=1)
 
     def weight_axes(
@@ -68,6 +94,7 @@ class TargetAttention(keras.layers.Layer):
         sequence: Axis,
         lengths: Axis,  # noqa: ARG002 (an axis for each input)
         target: Axis,
+        times: Axis | None = None,  # noqa: ARG002
     ) -> dict[str, WeightAxes]:
         products: Axis = [
             e and t and ((*e[0], *t[0]), ("product", e[1]))
@@ -77,17 +104,203 @@ class TargetAttention(keras.layers.Layer):
         return first.weight_axes([*sequence, *products, *target])
 
 
+class BehaviorTransformer(keras.layers.Layer):
+    """What transformer blocks make of a candidate, which attends to a sequence of behaviors.
+
+    E  = the sequence, then the target; with each its place, learned, side by side
+    MH(E) = [head_1, ..., head_h] W^H                                        (equation 2)
+    head_i = softmax(E W^Q_i (E W^K_i)^T / sqrt(d / h)) E W^V_i              (equations 1 and 3)
+    S' = LayerNorm(E + Dropout(MH(E)))                                       (equation 5)
+    F  = LayerNorm(S' + Dropout(LeakyReLU(S' W_1 + b_1) W_2 + b_2))          (equation 6)
+
+    Chen et al., Behavior Sequence Transformer, DLP-KDD 2019. The last block computes only what is
+    returned: its output for the target. A place is the distance from the end of the sequence, the
+    target's 0, where the paper has the difference of times. LeakyReLU has slope 0.01. `l2` as in
+    l2_regularizer, of all kernels.
+
+    Input shapes: sequence [B, L, n], lengths int [B], target [B, n]. Output shape: [B, d], where
+    d is n and the `place_width`.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        blocks: int,
+        place_width: int,
+        dropout: float = 0.0,
+        l2: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        if min(heads, blocks, place_width) < 1:
+            raise UserError(
+                "a transformer has at least 1 head and block, and places of width 1. Received: "
+                f"heads={heads}, blocks={blocks} and place_width={place_width}"
+            )
+        self.heads, self.blocks, self.place_width = heads, blocks, place_width
+        self.regularizer = l2_regularizer(l2)
+        names = [f"{part}_{block}" for block in range(blocks) for part in ("attention", "fed")]
+        self.dropouts = {name: Dropout(dropout, name=f"dropout_{name}") for name in names}
+        self.norms = {
+            name: keras.layers.LayerNormalization(
+                epsilon=1e-5, dtype="float32", name=f"norm_{name}"
+            )
+            for name in names
+        }
+
+    def build(
+        self,
+        sequence_shape: Sequence[int],
+        lengths_shape: Sequence[int],  # noqa: ARG002 (Keras passes the shape of each input)
+        target_shape: Sequence[int],  # noqa: ARG002
+    ) -> None:
+        width = sequence_shape[-1] + self.place_width
+        if width % self.heads:
+            raise UserError(
+                f"the width {width} ({sequence_shape[-1]} of behaviors and {self.place_width} of "
+                f"places) must divide into equal heads. Received: heads={self.heads}"
+            )
+        self.places = self.add_weight(
+            shape=(sequence_shape[1] + 1, self.place_width),
+            initializer=keras.initializers.RandomNormal(stddev=0.01),
+            name="places",
+        )
+        self.kernels = {
+            f"{name}_{block}": self.add_weight(
+                shape=(width, width),
+                initializer="glorot_uniform",
+                regularizer=self.regularizer,
+                name=f"{name}_{block}",
+            )
+            for block in range(self.blocks)
+            for name in ("query", "key", "value", "heads", "w1", "w2")
+        }
+        self.biases = {
+            f"{name}_{block}": self.add_weight(
+                shape=(width,), initializer="zeros", name=f"{name}_{block}"
+            )
+            for block in range(self.blocks)
+            for name in ("b1", "b2")
+        }
+        for name, norm in self.norms.items():
+            norm.build((*sequence_shape[:-1], width))
+            self.dropouts[name].build((*sequence_shape[:-1], width))
+
+    def call(self, sequence: Any, lengths: Any, target: Any, training: bool | None = None) -> Any:
+        x = ops.concatenate([sequence, target[:, None, :]], axis=1)
+        places = from_the_end(self.places[1:], lengths)
+        of_target = ops.broadcast_to(self.places[:1], ops.shape(places[:, :1]))
+        places = ops.concatenate([places, of_target], axis=1)
+        x = ops.concatenate([x, ops.cast(places, x.dtype)], axis=2)
+        present = presence(sequence.shape[1], lengths)
+        present = ops.concatenate([present, tf.ones_like(present[:, :1])], axis=1)
+        for block in range(self.blocks):
+            queries = x if block + 1 < self.blocks else x[:, -1:]
+            x = self._block(block, queries, x, present, training)
+        return x[:, 0]
+
+    def _block(self, block: int, queries: Any, x: Any, present: Any, training: bool | None) -> Any:
+        """One block: the queries [B, Q, d] attend to x [B, T, d] where it is present [B, T]."""
+
+        def product(y: Any, name: str) -> Any:
+            return ops.matmul(y, self.kernels[f"{name}_{block}"])
+
+        def apart(y: Any) -> Any:  # [B, Q, d] to [B, h, Q, d / h]
+            shape = (-1, y.shape[1], self.heads, y.shape[2] // self.heads)
+            return ops.transpose(ops.reshape(y, shape), (0, 2, 1, 3))
+
+        def added(to: Any, y: Any, part: str) -> Any:
+            y = self.dropouts[f"{part}_{block}"](y, training=training)
+            return ops.cast(self.norms[f"{part}_{block}"](to + y), y.dtype)
+
+        query = apart(product(queries, "query"))
+        key, value = (apart(product(x, name)) for name in ("key", "value"))
+        scores = tf.matmul(query, key, transpose_b=True) / query.shape[-1] ** 0.5
+        weights = masked_softmax(ops.cast(scores, "float32"), present[:, None, None, :])
+        heads = ops.transpose(ops.matmul(ops.cast(weights, value.dtype), value), (0, 2, 1, 3))
+        heads = ops.reshape(heads, (-1, queries.shape[1], x.shape[2]))
+        s = added(queries, product(heads, "heads"), "attention")
+        b1, b2 = (ops.cast(self.biases[f"{name}_{block}"], s.dtype) for name in ("b1", "b2"))
+        inner = tf.nn.leaky_relu(product(s, "w1") + b1, 0.01)
+        return added(s, product(inner, "w2") + b2, "fed")
+
+    def weight_axes(
+        self,
+        sequence: Axis,
+        lengths: Axis,  # noqa: ARG002 (an axis for each input)
+        target: Axis,
+    ) -> dict[str, WeightAxes]:
+        columns: Axis = [
+            e if e == t else e and ((), e[1]) for e, t in zip(sequence, target, strict=True)
+        ]
+        columns += [((), ("place", column)) for column in range(self.place_width)]
+        axes: dict[str, WeightAxes] = {self.places.path: {1: columns[-self.place_width :]}}
+        for name, kernel in self.kernels.items():
+            axes[kernel.path] = {1 if name.startswith(("heads", "w2")) else 0: columns}
+        over = [bias for name, bias in self.biases.items() if name.startswith("b2")]
+        over += [weight for norm in self.norms.values() for weight in norm.weights]
+        return axes | {weight.path: {0: columns} for weight in over}
+
+
+def presence(length: int, lengths: Any) -> Any:
+    """Which of `length` places are within sequences of `lengths`, [B]: bool [B, length]."""
+    return ops.arange(length)[None, :] < lengths[:, None]
+
+
 def mask(present: Any) -> Any:
     """1 where a value is present, else 0: float32 of the shape of `present`."""
     return ops.cast(present, "float32")
 
 
 def masked_softmax(scores: Any, present: Any) -> Any:
-    """The softmax of [B, L] over the places that are present, bool [B, L]; without any: zeros."""
+    """The softmax of [..., L] over the places that are present, bool; without any: zeros."""
     lowest = tf.where(present, scores, scores.dtype.min)
-    weights = tf.exp(lowest - tf.stop_gradient(tf.reduce_max(lowest, axis=1, keepdims=True)))
+    weights = tf.exp(lowest - tf.stop_gradient(tf.reduce_max(lowest, axis=-1, keepdims=True)))
     weights = weights * mask(present)
-    return weights / tf.maximum(tf.reduce_sum(weights, axis=1, keepdims=True), 1e-30)
+    return weights / tf.maximum(tf.reduce_sum(weights, axis=-1, keepdims=True), 1e-30)
+
+
+def from_the_end(places: Any, lengths: Any) -> Any:
+    """Values [L, ...] of places that count from the end of sequences of `lengths`: [B, L, ...]."""
+    places = ops.convert_to_tensor(places)
+    shape = tf.concat([tf.shape(lengths), tf.shape(places)], axis=0)
+    return tf.reverse_sequence(tf.broadcast_to(places, shape), lengths, seq_axis=1)
+
+
+def sequences_of(inputs: Any, behavior: Any, target: Any) -> list[tuple[Any, Any, Any]]:
+    """What `side_by_side` returns for each sequence; lists of lists name several sequences."""
+    if isinstance(behavior, str) or not any(isinstance(entry, list | tuple) for entry in behavior):
+        return [side_by_side(inputs, behavior, target)]
+    targets = names(target)
+    if len(behavior) != len(targets):
+        raise no_pairs(behavior, target)
+    return [side_by_side(inputs, *pair) for pair in zip(behavior, targets, strict=True)]
+
+
+def no_pairs(behavior: Any, target: Any) -> UserError:
+    """The error for behaviors and targets that are not as many."""
+    return UserError(
+        "each behavior has its target. Received: "
+        f"recipe.behavior={behavior} and recipe.target={target}"
+    )
+
+
+def times_of(inputs: Any, sequences: Sequence[tuple[Any, Any, Any]], given: Any) -> list[Any]:
+    """The sequences [B, L, 1] that weigh the places of each of `sequences`, by name; or Nones.
+
+    Raises UserError unless there is one for each sequence, as long as it and of width 1.
+    """
+    if given is None:
+        return [None] * len(sequences)
+    times = [inputs.sequence(name)[0] for name in names(given)]
+    shapes = [list(time.shape[1:]) for time in times]
+    expected = [[sequence.shape[1], 1] for sequence, _, _ in sequences]
+    if shapes != expected:
+        raise UserError(
+            "recipe.time_weight has for each sequence a slot with pooling=none, of its max_length "
+            f"and width 1: {expected}. Received: {shapes} of {given}"
+        )
+    return times
 
 
 def side_by_side(inputs: Any, behavior: Any, target: Any) -> tuple[Any, Any, Any]:
@@ -99,10 +312,7 @@ def side_by_side(inputs: Any, behavior: Any, target: Any) -> tuple[Any, Any, Any
     """
     behaviors, targets = names(behavior), names(target)
     if not behaviors or len(behaviors) != len(targets):
-        raise UserError(
-            "each behavior has its target. Received: "
-            f"recipe.behavior={behavior} and recipe.target={target}"
-        )
+        raise no_pairs(behavior, target)
     sequences, lengths = zip(*map(inputs.sequence, behaviors), strict=True)
     candidates = [inputs.slot(name) for name in targets]
     for name, sequence, of, candidate in zip(

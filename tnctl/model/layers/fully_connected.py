@@ -259,6 +259,45 @@ class LogitOfBoth(Float32Layer):
         return -ops.logsumexp(ops.concatenate([-a, -b, -a - b], axis=1), axis=1, keepdims=True)
 
 
+class Shown(Float32Layer):
+    """In training the logit of a click where an example was shown; else the logit x as it is.
+
+    add:       x + <v, w>, v being the embedding of the position, in 1 - dropout of the examples
+    multiply:  the logit of sigmoid(x) sigmoid(<v, w> + b): it is seen and, if seen, clicked
+
+    Zhao et al., Recommending What Video to Watch Next, RecSys 2019, section 4.3, where at serving
+    the position is missing; Guo et al., PAL: A Position-bias Aware Learning Framework for CTR
+    Prediction in Live Recommender Systems, RecSys 2019, equation 2. Always float32.
+
+    Input shapes: x [B, 1], v [B, d]. Output shape: [B, 1].
+    """
+
+    keeps_columns = True
+
+    def __init__(self, combine: str, dropout: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.adds = combine == "add"
+        self.logit = Logit(use_bias=not self.adds, name="logit")
+        self.both = LogitOfBoth(name="both")
+        self.dropout = Dropout(dropout, name="dropout")
+
+    def build(self, x_shape: Sequence[int], embedding_shape: Sequence[int]) -> None:
+        self.logit.build(embedding_shape)
+        self.dropout.build(x_shape)
+
+    def call(self, x: Any, embedding: Any, training: bool | None = None) -> Any:
+        if not training:
+            return x
+        position = self.logit(embedding)
+        if not self.adds:
+            return self.both(x, position)
+        # Dropout keeps the mean, but the logit of a position is as large as it is.
+        return x + self.dropout(position, training=True) * (1 - self.dropout.rate)
+
+    def weight_axes(self, x: Axis, embedding: Axis) -> dict[str, WeightAxes]:  # noqa: ARG002
+        return self.logit.weight_axes(embedding)
+
+
 def activation_of(name: str | None) -> Any:
     """The activation of a name (None: linear): a function, or a new layer where it has weights."""
     name = name or "linear"
@@ -291,9 +330,9 @@ class PRelu(keras.layers.Layer):
 class Dice(Float32Layer):
     """f(s) = p(s) * s + (1 - p(s)) * alpha * s,  p(s) = sigmoid((s - E[s]) / sqrt(Var[s] + eps)).
 
-    Zhou et al., Deep Interest Network, KDD 2018, equation 3: a PReLU whose bend follows the data.
-    E and Var are batch normalization's (`where` as there); eps is 1e-8; an alpha per column starts
-    at 0. Always float32.
+    Zhou et al., Deep Interest Network, KDD 2018, equation 9: a PReLU (equation 8) whose bend
+    follows the data. E and Var are batch normalization's (`where` as there); eps is 1e-8; an alpha
+    per column starts at 0. Always float32.
 
     Input shape: [B, n]. Output shape: [B, n].
     """

@@ -66,12 +66,14 @@ def cut(
     part: str | None,
     frozen: bool,
     linears: Sequence[Input] = (),
+    unserved: str | None = None,
 ) -> GraphPart:
     """Write a head or tower (None: all heads) of the SavedModel in `folder` as one into `to`.
 
     `everything` is what the SavedModel takes and returns. Inputs of `packed` keep their shape,
-    but unread ones are left out; so are inputs of `by_slot` of which no column is read. `linears`
-    take the place of `linear` in `by_slot`, unless the part does not read it.
+    but unread ones are left out; so are inputs of `by_slot` of which no column is read. All heads
+    keep them, but for the slot `unserved`, which nothing may read. `linears` take the place of
+    `linear` in `by_slot`, unless the part does not read it.
     Raises UserError when there is no such part.
     """
     loaded = load_graph(folder)  # variables live only as long as it does
@@ -82,7 +84,8 @@ def cut(
         wanted = [tensors[name].name for name in outputs]
         graph, fetched = needed(constant.graph.as_graph_def(), wanted)
         read = {whole.name: columns_read(graph, whole, fetched) for whole in everything.packed}
-        packed, by_slot = everything.packed, everything.by_slot
+        packed = everything.packed
+        by_slot = [given for given in everything.by_slot if given.name != unserved]
         if part is not None:
             packed = [whole for whole in packed if read[whole.name] is not None]
             by_slot = [given for given in by_slot if (read[given.source] or set()) & places(given)]
@@ -357,12 +360,12 @@ def write_part(
     layout = plan(conf, checkpoint.statistics)
     everything = whole(layout, checkpoint.manifest.heads)
     linears = linears_of(layout, everything) if linear == "inputs" else []
-    if head is None and not frozen and not linears:
+    if head is None and not frozen and not linears and not layout.unserved:
         loaded_graph.write_graph(checkpoint, local)
         return everything
     with files.TemporaryFolder("graph") as temporary:
         loaded_graph.write_graph(checkpoint, temporary)
-        return cut(temporary, local, everything, head, frozen, linears)
+        return cut(temporary, local, everything, head, frozen, linears, layout.unserved)
 
 
 def linears_of(layout: Layout, everything: GraphPart) -> list[Input]:
