@@ -42,7 +42,7 @@ RECIPES = {
     "mmoe": {"experts": 3, **EXPERTS},
     "ple": {"shared_experts": 2, **EXPERTS},
     "pepnet": {"domain": ["a"], "prior": ["b", "n"], "gate_hidden": 2, **TOWER, "hidden": [4, 3]},
-    "bst": {"behavior": "past", "target": "a", "heads": 2, "blocks": 2, "place_width": 1, **TOWER},
+    "bst": {"behavior": "past", "target": "a", "heads": 2, "blocks": 2, "place_width": 2, **TOWER},
     "din": {
         "behavior": [["past"], ["past"]], "target": [["a"], ["a"]], "attention": [4],
         "attention_activation": "tanh", "position_weight": True, "time_weight": ["ages", "ages"],
@@ -104,8 +104,9 @@ def ple(w, given):
 
 
 def gated(w, name, x, z):
-    h = np.maximum(z @ w[f"{name}/hidden/kernel"] + w[f"{name}/hidden/bias"], 0)
-    return x * 2 / (1 + np.exp(-h @ w[f"{name}/scores/kernel"] - w[f"{name}/scores/bias"]))
+    name = f"{name}/gated"
+    h = np.maximum(z @ w[f"{name}/hidden/dense/kernel"] + w[f"{name}/hidden/dense/bias"], 0)
+    return x * 2 / (1 + np.exp(-h @ w[f"{name}/gate/kernel"] - w[f"{name}/gate/bias"]))
 
 
 def pepnet(w, given, still):
@@ -244,7 +245,7 @@ def test_each_head_is_cut_out(name, tmp_path):
         recipe={"name": name, **RECIPES[name]},
         slots=given["slots"],
         numeric=NUMBERS,
-        embedding=Embedding(3, given["linear"]),
+        embedding=Embedding(WIDTH, given["linear"]),
         data=Data(train="none", labels=given["labels"]),
     )
     model = building.build(conf, Statistics())
@@ -390,14 +391,14 @@ def test_a_served_graph_does_not_ask_where_an_example_was_shown(cli, ran, tmp_pa
         ({"name": "mmoe", "experts": 0}, "needs at least 1 expert, .* Received: 0 with layers"),
         ({"name": "mmoe", "expert_hidden": []}, r"an expert at least 1 layer\. .* layers \[\]"),
         ({"name": "ple", "experts": 0}, "a gate needs at least 1 expert"),
-        ({"name": "bst", "behavior": "past", "target": "a"}, r"the width 11 \(3 of .* heads=8"),
+        ({"name": "bst", "behavior": "past", "target": "a"}, r"the width 12 \(4 of .* heads=8"),
         ({"name": "bst", "behavior": [["past"]], "target": []}, "each behavior has its target"),
         (
             {"name": "bst", **RECIPES["bst"], "heads": 0},
             "at least 1 head and block, .* heads=0",
         ),
         ({"name": "din", **RECIPES["din"], "time_weight": "ages"}, r"\[\[4, 1\], \[4, 1\]\]\. Rec"),
-        ({"name": "din", **RECIPES["din"], "time_weight": ["past", "ages"]}, r"\[4, 3\]"),
+        ({"name": "din", **RECIPES["din"], "time_weight": ["past", "ages"]}, r"\[4, 4\]"),
         ({"name": "pepnet", "domain": [], "prior": ["a"]}, "domain and prior have at least 1"),
         ({"name": "pepnet", "domain": ["a"], "prior": ["z"]}, "no numeric input .* 'z'"),
         ({"name": "ple", "layers": 0}, r"recipe ple refused {'layers': 0}: it has at least 1"),
