@@ -105,7 +105,7 @@ def ple(w, given):
 
 def gated(w, name, x, z):
     name = f"{name}/gated"
-    h = np.maximum(z @ w[f"{name}/hidden/dense/kernel"] + w[f"{name}/hidden/dense/bias"], 0)
+    h = mlp(w, f"{name}/hidden", z, lambda h: np.maximum(h, 0))
     return x * 2 / (1 + np.exp(-h @ w[f"{name}/gate/kernel"] - w[f"{name}/gate/bias"]))
 
 
