@@ -158,21 +158,19 @@ def fresh(name: str) -> Path:
 def show_start(conf: Path, workers: Mapping[int, list[str]], rounds: int) -> None:
     """Seconds from the command to step 10 of 64 rows, which take no time beside the rest."""
     runs = {
-        LOCAL: ([], True),
-        ONE_WORKER: (workers[1], True),
-        "cluster of 2": (workers[2], True),
-        "cluster of 2, workers as programs": (workers[2], False),
+        LOCAL: [],
+        ONE_WORKER: workers[1],
+        "cluster of 2": workers[2],
     }
     if find_spec("ray") is not None:
         os.environ.pop("RAY_ADDRESS", None)  # the command starts a Ray
-        runs["cluster of 2, by Ray"] = ([*workers[2], "cluster.start=ray"], True)
+        runs["cluster of 2, by Ray"] = [*workers[2], "cluster.start=ray"]
     seconds: dict[str, list[float]] = {name: [] for name in runs}
 
     def run(name: str) -> None:
-        cluster, copies = runs[name]
         output = fresh("start")
         started = time.monotonic()
-        with running(conf, output, ["train.batch_size=64", *cluster], copies=copies) as process:
+        with running(conf, output, ["train.batch_size=64", *runs[name]]) as process:
             await_steps(process, output, bool)
             seconds[name].append(time.monotonic() - started)
             process.terminate()  # a Ray that is killed leaves its folder
@@ -192,19 +190,16 @@ def show_recovery(conf: Path, batch: str, workers: Sequence[str], rounds: int) -
     """Seconds from SIGKILL of a worker to the next logged step, of a model with W1's rows."""
     overrides = [batch, *workers, "train.epochs=1000"]
     table = [["recovery, s", "median", "least", "most"]]
-    for name, copies in (("", True), (", workers as programs", False)):
-        for rank, times in recoveries(conf, overrides, rounds, copies).items():
-            table.append(in_words(f"worker {rank} killed{name}", times))
+    for rank, times in recoveries(conf, overrides, rounds).items():
+        table.append(in_words(f"worker {rank} killed", times))
     print(timing.table(table))
 
 
-def recoveries(
-    conf: Path, overrides: Sequence[str], rounds: int, copies: bool
-) -> dict[int, list[float]]:
+def recoveries(conf: Path, overrides: Sequence[str], rounds: int) -> dict[int, list[float]]:
     """The seconds of each recovery, by the worker that is killed."""
     output = fresh("recovery")
     seconds: dict[int, list[float]] = {0: [], 1: []}
-    with running(conf, output, overrides, copies=copies) as process:
+    with running(conf, output, overrides) as process:
         kept = -1
         for number in range(2 * rounds):
             # After three losses without a new checkpoint the run would end.

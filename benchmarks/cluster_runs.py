@@ -93,28 +93,15 @@ def on_cpus(cpus: set[int], parent: int) -> None:
     os.sched_setaffinity(0, cpus)
 
 
-# tnctl with another thread, which makes its workers programs of their own and no copies of it.
-WITHOUT_COPIES = (
-    "import threading; from tnctl.cli.main import main; "
-    "threading.Thread(target=threading.Event().wait, daemon=True).start(); main()"
-)
-
-
 @contextmanager
 def running(
-    conf: Path,
-    output: Path,
-    overrides: Sequence[str],
-    cpus: set[int] | None = None,
-    *,
-    copies: bool = True,
+    conf: Path, output: Path, overrides: Sequence[str], cpus: set[int] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A run of `tnctl train` on some CPUs, killed with its workers when the block ends.
 
-    It ends also when this process is killed. Workers are `copies` of the command, or programs.
+    It ends also when this process is killed.
     """
-    tnctl = ["-m", "tnctl"] if copies else ["-c", WITHOUT_COPIES]
-    command = [sys.executable, *tnctl, "train", f"conf={conf}", f"output={output}"]
+    command = [sys.executable, "-m", "tnctl", "train", f"conf={conf}", f"output={output}"]
     log = output.with_suffix(".output")
     with log.open("wb") as stream:
         process = subprocess.Popen(
