@@ -61,7 +61,7 @@ def files_in(folder):
 
 def test_days_are_trained_again_as_they_were(four, cli, ran):
     run, whole, events = four / "run", newest(str(four / "run")), log_of(four)
-    report = report_of(four)
+    report, there = report_of(four), files_in(four)
     (run / "workers").mkdir()
     (run / "workers/rank-0.log").write_text("")
     done = ran("rollback", *SECOND, cwd=four)
@@ -72,6 +72,12 @@ def test_days_are_trained_again_as_they_were(four, cli, ran):
     ]
     assert checkpoints(four) == [STEPS[1], STEPS[2]]
     assert checkpoints(four, "rolled_back") == [STEPS[3], STEPS[4]]
+    moved = {name: data for name, data in files_in(four).items() if "rolled_back" in name}
+    assert moved == {
+        name.replace("checkpoints", "rolled_back"): data
+        for name, data in there.items()
+        if f"checkpoints/{STEPS[3]}/" in name or f"checkpoints/{STEPS[4]}/" in name
+    }
     assert log_of(four) == events[: newest(str(run)).manifest.metrics.log_lines]
     assert log_of(four)[-1]["day"] == "2024-01-02"
     assert not (run / "report.json").exists() and not (run / "report.html").exists()
