@@ -17,7 +17,7 @@ from tnctl import files
 from tnctl.checkpoint.load import digest, newest
 from tnctl.training import run_folder
 
-SAVING = ("save.keep=0", "save.full_every=2", "train.tensorboard=true")
+SAVING = ("save.keep=0", "save.full_every=2", "train.tensorboard=true", "gate.days=3")
 STEPS = {1: "step-0000000004", 2: "step-0000000008", 3: "step-0000000012", 4: "step-0000000016"}
 SECOND = ("output=run", "day=2024-01-02")
 
@@ -62,6 +62,8 @@ def files_in(folder):
 def test_days_are_trained_again_as_they_were(four, cli, ran):
     run, whole, events = four / "run", newest(str(four / "run")), log_of(four)
     report, there = report_of(four), files_in(four)
+    # What the gate compares a day to, no longer.
+    assert [day.statistics is None for day in whole.days] == [True, False, False, False]
     (run / "workers").mkdir()
     (run / "workers/rank-0.log").write_text("")
     done = ran("rollback", *SECOND, cwd=four)
