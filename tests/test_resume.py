@@ -532,13 +532,15 @@ def test_the_best_that_is_lost_at_the_end_leaves_the_last(workspace, cli, at_ste
 def test_two_cannot_train_into_one_output(workspace, cli):
     from tnctl import files
 
+    (workspace / "run").mkdir()
+    (workspace / "run/.tnctl-lock").write_text("12345678901234567890")  # of one that was killed
     with files.locked(str(workspace / "run")):
         done = train(cli, workspace, expected=1)
     assert done.last == (
         f"tnctl train: another `tnctl train` (process {os.getpid()}) is working in run. Wait for "
         "it, or choose another output"
     )
-    assert not (workspace / "run").exists()
+    assert not list((workspace / "run").iterdir())
 
 
 def test_who_was_killed_locks_nothing(workspace, cli):
