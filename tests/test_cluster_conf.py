@@ -101,7 +101,7 @@ def test_no_saved_conf_has_it():
 
 
 def test_help_shows_the_group_of_the_commands_that_take_it(cli, tmp_path):
-    assert "cluster=               env|local" in cli("train", "-h", cwd=tmp_path).out
+    assert "cluster=               env, local" in cli("train", "-h", cwd=tmp_path).out
     assert "cluster.workers=1" in cli("train", "--help", cwd=tmp_path).out
     assert "cluster.workers=1" in cli("evaluate", "--help", cwd=tmp_path).out
     assert "cluster" not in cli("ablate", "--help", cwd=tmp_path).out

@@ -13,7 +13,7 @@ from test_checkpoint_owners import DividedRun, _graph, in_json
 from tnctl.checkpoint import dense_file
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
-from tnctl.cluster.workers import worker
+from tnctl.cluster.workers.worker import Worker
 from tnctl.manifest import DamagedError
 from tnctl.training import run
 
@@ -56,13 +56,13 @@ class Models:
 
     def __init__(self, monkeypatch):
         self.loaded = {}
-        load = worker.loaded
+        load = Worker._loaded
 
-        def remember(conf, folder, rank, workers):
-            self.loaded[rank] = load(conf, folder, rank, workers)
-            return self.loaded[rank]
+        def remember(member, *arguments):
+            model = self.loaded[member.node.rank] = load(member, *arguments)
+            return model
 
-        monkeypatch.setattr(worker, "loaded", remember)
+        monkeypatch.setattr(Worker, "_loaded", remember)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -71,7 +71,7 @@ def command_help(command: str, first: str, whole: bool) -> str:
     )
     sweep = _entry("-m", "train once for each of several values: -m seed=1,2 recipe=lr,fm")
     lines += ["", "options:", show, folder, *([sweep] if command == "train" else [])]
-    groups = [_entry(f"{group}=", "|".join(options(group))) for group in groups_of(command)]
+    groups = [_entry(f"{group}=", ", ".join(options(group))) for group in groups_of(command)]
     lines += ["", "groups (files in conf/):", *groups]
     if not whole:
         lines += ["", "keys of the conf, as key=value (--help lists them):"]
