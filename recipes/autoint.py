@@ -1,4 +1,4 @@
-"""AutoInt: layers of self-attention, in which each field's vector meets those of all others.
+"""AutoInt: layers of self-attention, in which each field's vector attends to all others.
 
     psi_h(m, k) = <Query_h e_m, Key_h e_k>, alpha_h = softmax over k of psi_h   (equation 5)
     e~_m,h = sum over k of alpha_h(m, k) Value_h e_k                            (equation 6)

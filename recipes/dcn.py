@@ -16,7 +16,7 @@ for Web-scale Learning to Rank Systems, WWW 2021 (https://arxiv.org/abs/2008.135
 from typing import Any, Literal
 
 from tnctl.model import Inputs, Tower
-from tnctl.model.layers import Logit, MatrixCross, MixtureCross, Mlp, VectorCross
+from tnctl.model.layers import MatrixCross, MixtureCross, VectorCross, cross_and_tower
 
 
 def build(
@@ -38,9 +38,4 @@ def build(
     else:
         cross = MixtureCross(layers, low_rank, experts, l2=tower.l2, name="cross")(x)
 
-    deep = Mlp(**vars(tower), name="deep")
-    if structure == "stacked":
-        return Logit(l2=tower.l2, name="logit")(deep(cross))
-    # The logit of two vectors side by side is the sum of their logits.
-    cross_logit = Logit(use_bias=False, l2=tower.l2, name="cross_logit")(cross)
-    return cross_logit + Logit(l2=tower.l2, name="deep_logit")(deep(x))
+    return cross_and_tower(x, cross, tower, structure)

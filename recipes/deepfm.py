@@ -19,7 +19,6 @@ def build(inputs: Inputs, *, tower: Tower = Tower()) -> Any:
 
     second_order = layers.FactorizationMachine(name="fm")(inputs.embeddings)
 
-    deep = layers.Mlp(**vars(tower), name="deep")(inputs.deep)
-    deep = layers.Logit(l2=tower.l2, name="deep_logit")(deep)
+    deep = layers.tower_logit(inputs.deep, tower, "deep")
 
     return layers.total(first_order, second_order, deep)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from keras import ops
 
 from tnctl.model import Inputs, Tower
-from tnctl.model.layers import Axis, CrossNetwork, Logit, Mlp, WeightAxes
+from tnctl.model.layers import Axis, CrossNetwork, WeightAxes, cross_and_tower
 
 
 class GatedCross(CrossNetwork):
@@ -50,8 +50,4 @@ def build(
     """The logit [B, 1]; `layers` are those of the cross network."""
     x = inputs.deep
     cross = GatedCross(layers, tower.l2, name="cross")(x)
-    deep = Mlp(**vars(tower), name="deep")
-    if structure == "stacked":
-        return Logit(l2=tower.l2, name="logit")(deep(cross))
-    cross_logit = Logit(use_bias=False, l2=tower.l2, name="cross_logit")(cross)
-    return cross_logit + Logit(l2=tower.l2, name="deep_logit")(deep(x))
+    return cross_and_tower(x, cross, tower, structure)

@@ -17,7 +17,6 @@ def build(inputs: Inputs, *, tower: Tower = Tower()) -> Any:
     """The logit [B, 1]."""
     wide = layers.linear_model(inputs.linear, inputs.numeric, tower.l2)
 
-    deep = layers.Mlp(**vars(tower), name="deep")(inputs.deep)
-    deep = layers.Logit(l2=tower.l2, name="deep_logit")(deep)
+    deep = layers.tower_logit(inputs.deep, tower, "deep")
 
     return layers.total(wide, deep)

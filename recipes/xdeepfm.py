@@ -40,7 +40,7 @@ class CompressedInteractions(layers.RegularizedLayer):
         ]
 
     def call(self, vectors: Any) -> Any:
-        # Coordinates do not meet: with them before the fields a layer is a single matrix product.
+        # Products are per coordinate: with these before the fields a layer is one matrix product.
         start = x = ops.transpose(vectors, (0, 2, 1))
         width, sums = x.shape[1], []
         for filters in self.filters:

@@ -98,9 +98,8 @@ class Inputs:
     @property
     def embeddings(self) -> Any:
         """The stacked embeddings [B, S, d], or None. Raises UserError when their widths differ."""
-        columns = (
-            self._layout.numeric_at - self._first
-        )  # of all embeddings, which come before the numbers
+        # Of all embeddings, which come before the numbers.
+        columns = self._layout.numeric_at - self._first
         if not columns:
             return None
         widths = list(self.slots.values())

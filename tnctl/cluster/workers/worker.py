@@ -124,13 +124,10 @@ class Worker(ExportWorker):
         self.conf = sized(self.conf, batch_size)
         if working_folder:
             self.conf = replace(self.conf, paths=Paths())
-        checkpoint, (rank, membership) = (
-            open_checkpoint(folder),
-            (self.node.rank, self.node.membership),
-        )
+        checkpoint, node = open_checkpoint(folder), self.node
         with refusing_larger_networks(checkpoint, self.conf):
-            model = built(self.conf, checkpoint.statistics, rank, membership)
-        fill(checkpoint, model, membership.shards(rank))
+            model = built(self.conf, checkpoint.statistics, node.rank, node.membership)
+        fill(checkpoint, model, node.membership.shards(node.rank))
         return model
 
     def _digest(self) -> str:

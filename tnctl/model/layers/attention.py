@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from tnctl.errors import UserError
-from tnctl.model.layers.fully_connected import Axis, Logit, Mlp, WeightAxes, l2_regularizer
+from tnctl.model.layers.fully_connected import Axis, Logit, Mlp, RegularizedLayer, WeightAxes
 from tnctl.model.layers.normalization import Dropout
 
 
@@ -104,7 +104,7 @@ class TargetAttention(keras.layers.Layer):
         return first.weight_axes([*sequence, *products, *target])
 
 
-class BehaviorTransformer(keras.layers.Layer):
+class BehaviorTransformer(RegularizedLayer):
     """What transformer blocks make of a candidate, which attends to a sequence of behaviors.
 
     E  = the sequence, then the target; with each its place, learned, side by side
@@ -131,14 +131,13 @@ class BehaviorTransformer(keras.layers.Layer):
         l2: float = 0.0,
         **settings: Any,
     ) -> None:
-        super().__init__(**settings)
+        super().__init__(l2, **settings)
         if min(heads, blocks, place_width) < 1:
             raise UserError(
                 "a transformer has at least 1 head and block, and places of width 1. Received: "
                 f"heads={heads}, blocks={blocks} and place_width={place_width}"
             )
         self.heads, self.blocks, self.place_width = heads, blocks, place_width
-        self.regularizer = l2_regularizer(l2)
         names = [f"{part}_{block}" for block in range(blocks) for part in ("attention", "fed")]
         self.dropouts = {name: Dropout(dropout, name=f"dropout_{name}") for name in names}
         self.norms = {
@@ -166,12 +165,7 @@ class BehaviorTransformer(keras.layers.Layer):
             name="places",
         )
         self.kernels = {
-            f"{name}_{block}": self.add_weight(
-                shape=(width, width),
-                initializer="glorot_uniform",
-                regularizer=self.regularizer,
-                name=f"{name}_{block}",
-            )
+            f"{name}_{block}": self.add_kernel(f"{name}_{block}", (width, width))
             for block in range(self.blocks)
             for name in ("query", "key", "value", "heads", "w1", "w2")
         }

@@ -226,6 +226,18 @@ def tower_logit(x: Any, tower: Tower, name: str) -> Any:
     return Logit(l2=tower.l2, name=f"{name}_logit")(Mlp(**vars(tower), name=name)(x))
 
 
+def cross_and_tower(x: Any, cross: Any, tower: Tower, structure: str) -> Any:
+    """The logit [B, 1] of a cross network, whose output over x [B, n] is `cross`, and a tower.
+
+    stacked:  w^T tower(cross); else parallel:  w^T [cross, tower(x)]
+    """
+    if structure == "stacked":
+        return Logit(l2=tower.l2, name="logit")(Mlp(**vars(tower), name="deep")(cross))
+    # The logit of two vectors side by side is the sum of their logits.
+    cross_logit = Logit(use_bias=False, l2=tower.l2, name="cross_logit")(cross)
+    return cross_logit + tower_logit(x, tower, "deep")
+
+
 class Bias(Float32Layer):
     """y = x + b, one b for all.
 
