@@ -235,6 +235,19 @@ def own_server(_short_locks):
         server.close()
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int):
+    """A file system of its own in a new folder. Skips where this user may not mount one."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 def write_clicks(folder: Path) -> None:
     """The files that CONF reads."""
     import pyarrow as pa

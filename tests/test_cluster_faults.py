@@ -153,24 +153,27 @@ def test_a_worker_that_is_refused_when_all_are_welcome_ends_nobody(placed, monke
     assert members.parse_welcome(welcome, hello) == worker._welcome and not exits
 
 
-def test_a_worker_that_ends_without_a_reason_ends_the_others(placed, monkeypatch):
-    """Nobody watches it any more: who needs it would wait."""
+@pytest.fixture
+def joined(placed, monkeypatch):
+    """Two workers that have joined, and a queue of what any of them is lost for, with its rank."""
     lost = SimpleQueue()
     monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
     workers = [placed[0](rank) for rank in range(2)]
     with ThreadPoolExecutor() as pool:
         list(pool.map(Member.join, workers))
+    return workers, lost
+
+
+def test_a_worker_that_ends_without_a_reason_ends_the_others(joined):
+    """Nobody watches it any more: who needs it would wait."""
+    workers, lost = joined
     workers[1]._farewell.set_result(b"garbage")
     assert lost.get(timeout=30) == (0, "worker 1 ends with what is no problem")
 
 
-def test_a_worker_whose_connection_stays_away_is_lost(placed, monkeypatch):
+def test_a_worker_whose_connection_stays_away_is_lost(joined):
     """Also while nobody calls it."""
-    lost = SimpleQueue()
-    monkeypatch.setattr(Member, "_lose", lambda self, reason: lost.put((self.rank, reason)))
-    workers = [placed[0](rank) for rank in range(2)]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(Member.join, workers))
+    workers, lost = joined
     workers[1]._is_leaving = True
     workers[1]._endpoint.close()
     rank, reason = lost.get(timeout=30)

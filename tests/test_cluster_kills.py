@@ -346,13 +346,8 @@ def network_of(pid):
 @pytest.mark.long
 def test_a_full_disk(parts, mode):
     """A real one, which fills while workers train; they train on when it has room."""
-    disk = parts / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this user may not mount a tmpfs")
     settings = [*mode, "output=disk/run", "save.keep=1"]
-    try:
+    with conftest.small_disk(parts / "disk", 4) as disk:
         with Training(parts, *settings) as training:
             training.run = disk / "run"
             training.until_saved()
@@ -365,8 +360,6 @@ def test_a_full_disk(parts, mode):
         (disk / "ballast").unlink()
         resume(parts, *settings, run="disk/run")
         check_rows(disk / "run")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def fills(file):

@@ -469,6 +469,15 @@ def test_a_file_that_is_not_there():
         recipes.load("deepmf")
 
 
+def trains_and_is_served(cli, ran, folder, conf, *extra):
+    """A shipped conf, by a few rows of its data, from training to verify-serving."""
+    ran("train", f"conf={conf}", *SMALL, "output=run", *extra, cwd=folder)
+    assert report_of(folder / "run")["auc"] > 0.6
+    for command in ("split-graph", "export-embeddings", "verify-serving"):
+        done = cli(command, "output=run", cwd=folder)
+        assert done.code == 0, (command, done.err)
+
+
 def report_of(folder):
     return json.loads((folder / "report.json").read_text())
 
@@ -487,11 +496,7 @@ def test_a_recipe_trains_and_is_served(cli, ran, tmp_path, conf):
         extra = ["recipe.batch_norm=true", "recipe.dropout=0.1", "recipe.l2=1e-4",
                  "recipe.low_rank=8", "recipe.experts=2", "recipe.activation=dice",
                  "train.batch_size=128", "optimizer.dense.learning_rate=0.005"]  # fmt: skip
-    done = ran("train", f"conf={conf}", *SMALL, "output=run", *extra, cwd=tmp_path)
-    assert report_of(tmp_path / "run")["auc"] > 0.6
-    for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = cli(command, "output=run", cwd=tmp_path)
-        assert done.code == 0, (command, done.err)
+    trains_and_is_served(cli, ran, tmp_path, conf, *extra)
 
 
 OWN_CONF = """\

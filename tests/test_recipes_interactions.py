@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import test_warm_dense
-from test_recipes import SLOTS, arrays_of, logit, near, network_of, report_of
-from test_recipes import SMALL as FEW_ROWS
+from test_recipes import SLOTS, arrays_of, logit, near, network_of, trains_and_is_served
 
 from tnctl.data.statistics_document import Statistics
 from tnctl.errors import UserError
@@ -346,11 +345,7 @@ def test_a_warm_start_carries_its_weights(model, monkeypatch):
 
 @pytest.mark.parametrize("conf", some("dlrm", of=dict.fromkeys(map(name_of, RECIPES))))
 def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
-    ran("train", f"conf={conf}", *FEW_ROWS, "output=run", cwd=tmp_path)
-    assert report_of(tmp_path / "run")["auc"] > 0.6
-    for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = cli(command, "output=run", cwd=tmp_path)
-        assert done.code == 0, (command, done.err)
+    trains_and_is_served(cli, ran, tmp_path, conf)
 
 
 UNEQUAL = SLOTS | {"b": Slot(width=2)}

@@ -20,8 +20,8 @@ from test_recipes import (
     logit,
     near,
     network_of,
-    report_of,
     run,
+    trains_and_is_served,
 )
 from test_recipes import SMALL as FEW_ROWS
 from test_warm_dense import some
@@ -292,11 +292,7 @@ def test_a_warm_start_carries_its_weights(name, width, monkeypatch):
     some([(name,) for name in ("shared_bottom", "mmoe", "ple", "bst", "pepnet")]),
 )
 def test_a_conf_trains_and_is_served(cli, ran, tmp_path, conf):
-    ran("train", f"conf={conf}", *FEW_ROWS, "output=run", cwd=tmp_path)
-    assert report_of(tmp_path / "run")["auc"] > 0.6
-    for command in ("split-graph", "export-embeddings", "verify-serving"):
-        done = cli(command, "output=run", cwd=tmp_path)
-        assert done.code == 0, (command, done.err)
+    trains_and_is_served(cli, ran, tmp_path, conf)
 
 
 SHOWN = {"b": Slot(), "place": Slot(), "a": Slot(), "m": Slot(group="a")}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import conftest
 import pytest
 from repeated_exports import COUNTS, Served, counts, data
 
@@ -91,12 +92,7 @@ def test_an_exception_inside_a_write(served, tmp_path, monkeypatch, name, storag
 
 def test_a_full_disk(served, tmp_path):
     """A real one, where one may be mounted: a small file system with too much in it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this user may not mount a tmpfs")
-    try:
+    with conftest.small_disk(tmp_path / "disk", 2) as disk:
         ballast, to = disk / "ballast", f"{disk}/tried"
         for name in ("parquet", "dictionary", "fold", "graph"):
             size = sum(stored(f"{served.folder}/{name}").values())
@@ -105,8 +101,6 @@ def test_a_full_disk(served, tmp_path):
             ballast.unlink()
             served.complete(name, to)
             shutil.rmtree(to)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 # A child per kill: the imports take longer than all else.
