@@ -65,9 +65,8 @@ def _areas(
     ranked, grouped = scores[order], groups[order]
     weight = _each(weights, len(order))[order]
     clicks = np.where(labels[order] >= 0.5, weight, 0.0)
-    new_group = np.append(True, grouped[1:] != grouped[:-1])
     # Equal scores of one group are one step of its curve.
-    steps = np.flatnonzero(new_group | np.append(True, ranked[1:] != ranked[:-1]))
+    new_group, steps = _ties(ranked, grouped)
     first = np.flatnonzero(new_group[steps])
     positive = np.add.reduceat(clicks, steps)
     negative = np.add.reduceat(weight - clicks, steps)
@@ -79,6 +78,52 @@ def _areas(
     both = (positives > 0) & (negatives > 0)
     possible = (positives * negatives)[both]
     return pairs[both] / possible, (positives + negatives)[both]
+
+
+def _ties(ranked: NDArray[Any], grouped: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Of examples sorted by group and score: where a group begins, bool [n], and ties, int [m]."""
+    new_group = np.append(True, grouped[1:] != grouped[:-1])
+    return new_group, np.flatnonzero(new_group | np.append(True, ranked[1:] != ranked[:-1]))
+
+
+def ndcg(
+    scores: NDArray[Any],
+    labels: NDArray[Any],
+    groups: NDArray[Any],
+    at: int,
+    weights: NDArray[Any] | None = None,
+) -> float | None:
+    """The mean of each group's NDCG at rank `at`, over groups with a positive.
+
+    `scores`, `labels`, `groups` [n]. The DCG of a group is the sum over its `at` highest scores of
+    gain / log2(1 + rank), with gain 2^label - 1: of a label 0 or 1 the label itself. NDCG is the
+    DCG over that of the order by gain (Järvelin and Kekäläinen, Cumulated Gain-based Evaluation of
+    IR Techniques, ACM TOIS 20, 2002, section 2; this gain and discount are of Burges et al.,
+    Learning to Rank using Gradient Descent, ICML 2005, section 6). Equal scores of a group have the
+    mean of the DCG over all their orders (McSherry and Najork, ECIR 2008), so no order of the
+    examples matters. A group counts as in `gauc`, as often as it has examples. With weights it
+    counts by their sum, a gain is multiplied by its weight, and examples of weight 0 have no rank.
+    None when no group has a positive.
+    """
+    weight = _each(weights, len(scores))
+    counted = weight > 0
+    scores, groups, weight = scores[counted], groups[counted], weight[counted]
+    gains = weight * np.expm1(labels[counted].astype(np.float64) * math.log(2))
+    if not len(scores):
+        return None
+    order = np.lexsort((-scores, groups))
+    new_group, ties = _ties(scores[order], groups[order])
+    starts = np.flatnonzero(new_group)
+    # From 0 on in each group, whatever sorts it.
+    ranks = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    discounts = np.where(ranks < at, 1 / np.log2(ranks + 2), 0.0)
+    tied = np.add.reduceat(gains[order], ties) / np.diff(np.append(ties, len(order)))
+    reached = tied * np.add.reduceat(discounts, ties)
+    reached = np.add.reduceat(reached, np.flatnonzero(new_group[ties]))
+    best = np.add.reduceat(gains[np.lexsort((-gains, groups))] * discounts, starts)
+    known = best > 0
+    impressions = np.add.reduceat(weight[order], starts)[known]
+    return mean(reached[known] / best[known], impressions) if known.any() else None
 
 
 def _each(weights: NDArray[Any] | None, count: int) -> Floats:
@@ -208,7 +253,8 @@ class HeadExamples:
     """What a metric is computed from: all examples of a split, with the logits of one head.
 
     `logits`, `labels` and `weights` float32 [n], `groups` uint64 [n]. `squared` says that the head
-    is trained with train.loss=mse, so that its prediction is the logit itself.
+    is trained with train.loss=mse, so that its prediction is the logit itself. `ndcg_at` is the
+    last rank that NDCG counts; None: there is no NDCG.
     """
 
     logits: NDArray[np.float32]
@@ -216,6 +262,7 @@ class HeadExamples:
     weights: NDArray[np.float32] | None = None
     groups: Any = None
     squared: bool = False
+    ndcg_at: int | None = None
 
     @cached_property
     def predictions(self) -> Floats:
@@ -302,6 +349,15 @@ METRICS = {
             greater_is_better=True,
         ),
         Metric(
+            "ndcg",
+            lambda head: ndcg(
+                head.logits, head.labels, head.groups, head.ndcg_at or 0, head.weights
+            ),
+            lambda head: head.groups is not None and bool(head.ndcg_at) and head.has_classes,
+            title="NDCG",
+            greater_is_better=True,
+        ),
+        Metric(
             "logloss",
             lambda head: logloss(head.logits, head.labels, head.weights),
             lambda head: not head.squared,
@@ -377,6 +433,7 @@ class Scored:
     reference: NDArray[np.float64] | None = None
     group: NDArray[np.uint64] | None = None
     squared: bool = False
+    ndcg_at: int | None = None
     judged: NDArray[np.bool_] | None = None
     """[n], the examples that nothing was fitted to; None: all"""
 
@@ -394,7 +451,9 @@ class Scored:
         logits, labels = (
             np.ascontiguousarray(array[:, index]) for array in (self.logits, self.labels)
         )
-        return HeadExamples(logits, labels, self.weight, self.group, self.squared)
+        return HeadExamples(
+            logits, labels, self.weight, self.group, self.squared, self.ndcg_at
+        )
 
     def metrics(self) -> dict[str, Any]:
         """The main head's metrics, and under `heads` the other heads', as a report has them.

@@ -189,7 +189,8 @@ def score_units(
             if between is not None:
                 between()
     whole = {name: np.concatenate(arrays or [nothing]) for name, arrays in parts.items()}
-    scored = Scored(names, **whole, squared=conf.train.loss.name == "mse")
+    squared, ndcg_at = conf.train.loss.name == "mse", conf.evaluation.ndcg_at
+    scored = Scored(names, **whole, squared=squared, ndcg_at=ndcg_at)
     return scored, [rows_of.get(unit.index, 0) for unit in units]
 
 

@@ -161,6 +161,14 @@ class Conf(Section):
             self.evaluation.monitor == "gauc" and self.data.group is None,
             "evaluation.monitor=gauc needs data.group, the column of the groups",
         )
+        refuse_if(
+            self.evaluation.ndcg_at is not None and self.data.group is None,
+            "evaluation.ndcg_at needs data.group, the column of the groups that are ranked",
+        )
+        refuse_if(
+            self.evaluation.monitor == "ndcg" and self.evaluation.ndcg_at is None,
+            "evaluation.monitor=ndcg needs evaluation.ndcg_at=K, the last rank that counts",
+        )
 
     def _check_groups(self) -> None:
         """Slots of one group share rows, so what makes rows and ids must agree.

@@ -111,9 +111,15 @@ class Evaluation(Section):
     )
     monitor: str = choice(
         "auc",
-        ("auc", "gauc", "logloss", "ne", "mse", "mae", "accuracy"),
-        "the metric that decides what is better: auc, gauc, logloss, ne (normalised entropy), mse, "
-        "mae or accuracy",
+        ("auc", "gauc", "ndcg", "logloss", "ne", "mse", "mae", "accuracy"),
+        "the metric that decides what is better: auc, gauc, ndcg, logloss, ne (normalised "
+        "entropy), mse, mae or accuracy",
+    )
+    ndcg_at: int | None = number(
+        None,
+        1,
+        math.inf,
+        "the last rank that counts: NDCG is reported per group of data.group (null: it is not)",
     )
     patience: int | None = number(
         None,

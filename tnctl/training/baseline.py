@@ -187,6 +187,7 @@ class BaselineRows:
             rows.weight,
             group=rows.group,
             squared=self._conf.train.loss.name == "mse",
+            ndcg_at=self._conf.evaluation.ndcg_at,
         )
 
 
@@ -423,7 +424,7 @@ def _parameters(conf: Conf, labels: Floats, validation: Floats | None = None) ->
     if conf.train.loss.name != "mse":  # `binary` takes classes only
         objective = "binary" if np.isin(labels, (0, 1)).all() else "cross_entropy"
     metric = {"regression": "l2", "binary": "binary_logloss"}.get(objective, objective)
-    if objective == "binary" and conf.evaluation.monitor in ("auc", "gauc"):
+    if objective == "binary" and conf.evaluation.monitor in ("auc", "gauc", "ndcg"):
         has_both = validation is not None and len(np.unique(validation)) > 1
         metric = "auc" if has_both else metric
     return {

@@ -110,7 +110,8 @@ def score(
     skipped.report()
     heads = [name for name, _, _ in labelled_heads(model)]
     arrays = _gathered(cluster, parts, BLOCK_BYTES // (8 * len(heads)), between)
-    return Scored(heads, **arrays, squared=conf.train.loss.name == "mse"), counts
+    squared, ndcg_at = conf.train.loss.name == "mse", conf.evaluation.ndcg_at
+    return Scored(heads, **arrays, squared=squared, ndcg_at=ndcg_at), counts
 
 
 def _gathered(

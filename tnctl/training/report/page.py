@@ -257,6 +257,8 @@ def _header(title: str, conf: dict[str, Any], report: Report) -> Markup:
         f"{report.steps:,} steps of {conf['train']['batch_size']:,}",
         f"seed {conf['seed']}",
     ]
+    if (at := conf["evaluation"]["ndcg_at"]) is not None:
+        facts.append(f"NDCG at rank {at:,}")
     if report.best is not None:
         facts.append(f"best at step {report.best.step:,}")
     return fill("header", title=title, facts=joined(fill("fact", text=fact) for fact in facts))
@@ -309,6 +311,7 @@ def _curves(lines_logged: Sequence[LogLine]) -> Markup:
             Series("validation", evaluated("auc"), 2, dots=True),
             Series("validation GAUC", evaluated("gauc"), 3, dots=True),
         ]),
+        chart("NDCG", "step", [Series("validation", evaluated("ndcg"), 2, dots=True)]),
     ]  # fmt: skip
     for label, key in (("rows of all tables", "rows"), ("learning rate factor", "rate_factor")):
         points = trained(key)
