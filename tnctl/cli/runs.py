@@ -50,12 +50,14 @@ def show(comparison: "RunComparison") -> None:
                 *(in_table(values, key) for key in keys),
                 *("-" if value is None else f"{value:.5f}" for value in metrics),
                 "-" if entry.seconds is None else clock(entry.seconds),
+                "-" if entry.step_milliseconds is None else f"{entry.step_milliseconds:,.1f}",
+                "-" if entry.dense_weights is None else f"{entry.dense_weights:,}",
                 "-" if entry.rows is None else f"{entry.rows:,}",
                 "-" if entry.bytes is None else size(entry.bytes),
                 "" if entry.state == "finished" and entry.problem is None else state_of(entry),
             ]
         )
-    names = ["run", *short_names(keys), *heads, "time", "rows", "memory", ""]
+    names = ["run", *short_names(keys), *heads, "time", "ms/step", "dense", "rows", "memory", ""]
     table("", names, rows, left=(0, len(names) - 1))
     if comparison.seeds:
         print()

@@ -60,6 +60,8 @@ class RunSummary:
     validation: dict[str, float] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None
+    step_milliseconds: float | None = None
+    dense_weights: int | None = None
     rows: int | None = None
     bytes: int | None = None
 
@@ -378,6 +380,8 @@ def summary_of(name: str, output: str, names: set[str]) -> RunSummary | str:
             validation=_figures(validation) or _of_days(report.days or ()),
             test=_figures(report.of_split("test")),
             seconds=seconds if math.isfinite(seconds) else None,
+            step_milliseconds=report.step_milliseconds,
+            dense_weights=report.dense_weights,
             rows=sum(table.rows for table in tables),
             bytes=sum(table.bytes for table in tables),
         )

@@ -83,13 +83,14 @@ def show(outcomes: Sequence[Outcome], monitor: str) -> None:
         )
     rows = []
     for name, report in sorted(outcomes, key=lambda outcome: _rank(outcome[1], monitor)):
-        cells, seconds = ["-"] * len(columns), "failed"
+        cells, size = ["-"] * len(columns), ("-", "-", "failed")
         if report is not None:
             cells = [shown(number_of(report.of_split(split), key), 5) for split, key in columns]
-            seconds = f"{report.timing.seconds:,.1f}"
-        rows.append((name, *cells, seconds))
+            size = f"{report.dense_weights:,}", shown(report.step_milliseconds, 1)
+            size = *size, f"{report.timing.seconds:,.1f}"
+        rows.append((name, *cells, *size))
     headings = (f"{metric} ({split})" for split, metric in columns)
-    progress.table("", ("trained", *headings, "seconds"), rows)
+    progress.table("", ("trained", *headings, "dense", "ms/step", "seconds"), rows)
 
 
 def _rank(report: Report | None, monitor: str) -> tuple[bool, bool, float]:

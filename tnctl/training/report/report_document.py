@@ -157,6 +157,14 @@ class Report:
         return (self.validation or {}) if split == "validation" else {}
 
     @property
+    def step_milliseconds(self) -> float | None:
+        """The mean time of a step in the last process, with its wait for input; None of no pass."""
+        speed, steps = self.timing.examples_per_second, self.epochs[-1].step if self.epochs else 0
+        steps -= 0 if self.warm is None else self.warm.step
+        examples = sum(epoch.examples for epoch in self.epochs)
+        return 1000 * examples / steps / speed if speed > 0 and steps > 0 else None
+
+    @property
     def heads(self) -> dict[str, dict[str, JsonValue]]:
         """The metrics of the heads beside the main one, by their names."""
         heads = self.metrics.get("heads")
