@@ -18,6 +18,8 @@ from keras import ops
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings of one width, numbers"
+
 
 class SelfAttention(layers.RegularizedLayer):
     """Layers of attention, of these `widths` of all heads together.

@@ -16,6 +16,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "a sequence (recipe.behavior) and its slot (recipe.target), embeddings, numbers"
+
 
 def build(
     inputs: Inputs,

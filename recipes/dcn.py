@@ -18,6 +18,8 @@ from typing import Any, Literal
 from tnctl.model import Inputs, Tower
 from tnctl.model.layers import MatrixCross, MixtureCross, VectorCross, cross_and_tower
 
+INPUTS = "embeddings, numbers"
+
 
 def build(
     inputs: Inputs,

@@ -12,6 +12,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "linear weights, embeddings of one width, numbers"
+
 
 def build(inputs: Inputs, *, tower: Tower = Tower()) -> Any:
     """The logit [B, 1]."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings of one width, numbers"
+
 
 def build(
     inputs: Inputs, *, bottom: Sequence[int] = (64, 64, 64), tower: Tower = Tower((64, 64, 64))

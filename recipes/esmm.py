@@ -13,6 +13,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings, numbers, two labels: ctr and ctcvr"
+
 
 def build(inputs: Inputs, *, tower: Tower = Tower((360, 200, 80))) -> dict[str, Any]:
     """The logits [B, 1] of the heads; both towers have the same settings."""

@@ -17,6 +17,8 @@ from keras.layers import LayerNormalization
 
 from tnctl.model import Inputs, layers
 
+INPUTS = "embeddings of one even width, numbers"
+
 
 class SelfMaskCross(layers.CrossNetwork):
     """The logit of one of the networks. Input shape: [B, F, d]. Output shape: [B, 1]."""

@@ -15,6 +15,8 @@ from keras import ops
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings, numbers"
+
 
 class BilinearFusion(layers.RegularizedLayer):
     """The sum over heads of a_h^T W_h b_h. Input shapes: [B, p], [B, q]. Output shape: [B, 1]."""

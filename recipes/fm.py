@@ -10,6 +10,8 @@ from typing import Any
 
 from tnctl.model import Inputs, layers
 
+INPUTS = "linear weights, embeddings of one width, numbers"
+
 
 def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
     """The logit [B, 1]; `l2` is of the numbers' weights and vectors."""

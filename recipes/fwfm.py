@@ -12,6 +12,8 @@ from typing import Any
 
 from tnctl.model import Inputs, layers
 
+INPUTS = "embeddings of one width, numbers"
+
 
 def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
     """The logit [B, 1]; `l2` is of the weights of fields and pairs, and the numbers' vectors."""

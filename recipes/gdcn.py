@@ -18,6 +18,8 @@ from keras import ops
 from tnctl.model import Inputs, Tower
 from tnctl.model.layers import Axis, CrossNetwork, WeightAxes, cross_and_tower
 
+INPUTS = "embeddings, numbers"
+
 
 class GatedCross(CrossNetwork):
     """The gated cross network. Input shape: [B, n]. Output shape: [B, n]."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from tnctl.model import Inputs, layers
 
+INPUTS = "linear weights, numbers"
+
 
 def build(inputs: Inputs, *, l2: float = 0.0) -> Any:
     """The logit [B, 1]; `l2` is of the numbers' weights."""

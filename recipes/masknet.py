@@ -19,6 +19,8 @@ from keras import ops
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings of one width, numbers"
+
 
 class FieldNorm(keras.layers.Layer):
     """Each field's vector normalised, side by side. Input: [B, F, d]. Output: [B, F * d]."""

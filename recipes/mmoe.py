@@ -14,6 +14,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings, numbers, any labels"
+
 
 def build(
     inputs: Inputs,

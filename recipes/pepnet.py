@@ -17,6 +17,11 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = (
+    "embeddings, numbers, inputs of a domain (recipe.domain) and of a user and an item "
+    "(recipe.prior), any labels"
+)
+
 
 def build(
     inputs: Inputs,

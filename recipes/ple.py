@@ -19,6 +19,8 @@ from typing import Any
 from tnctl.model import Inputs, Tower
 from tnctl.model.layers import ExpertGate, concatenated, experts_over, tower_logit
 
+INPUTS = "embeddings, numbers, any labels"
+
 
 def build(
     inputs: Inputs,

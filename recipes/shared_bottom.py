@@ -12,6 +12,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings, numbers, any labels"
+
 
 def build(
     inputs: Inputs,

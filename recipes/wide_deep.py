@@ -12,6 +12,8 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "linear weights with crosses, embeddings, numbers"
+
 
 def build(inputs: Inputs, *, tower: Tower = Tower()) -> Any:
     """The logit [B, 1]."""

@@ -15,6 +15,8 @@ from keras.layers import LayerNormalization
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "embeddings of one width, numbers"
+
 
 class InteractionLayer(layers.RegularizedLayer):
     """A layer. Input shape: [B, n, d]. Output shape: [B, products + compressed, d]."""

@@ -17,6 +17,8 @@ from keras import ops
 
 from tnctl.model import Inputs, Tower, layers
 
+INPUTS = "linear weights, embeddings of one width, numbers"
+
 
 class CompressedInteractions(layers.RegularizedLayer):
     """The sums p of all layers, which have `widths` vectors each. Always float32.

@@ -30,6 +30,7 @@ _MODULES = {
     "runs": "api.training",
     "score": "api.artefacts",
     "search": "api.search",
+    "shipped_recipes": "api.starting",
     "sweep": "api.sweep",
     "train": "api.training",
     "verify_artefacts": "api.artefacts",

@@ -8,6 +8,7 @@ from tnctl.api.opening import open as open
 from tnctl.api.search import search as search
 from tnctl.api.starting import first_conf as first_conf
 from tnctl.api.starting import import_tensornet as import_tensornet
+from tnctl.api.starting import shipped_recipes as shipped_recipes
 from tnctl.api.sweep import sweep as sweep
 from tnctl.api.training import check as check
 from tnctl.api.training import prepare as prepare

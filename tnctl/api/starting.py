@@ -8,6 +8,7 @@ from tnctl.api.opened_run import Run
 from tnctl.api.training import given_conf
 from tnctl.errors import UserError
 from tnctl.model import quiet_tensorflow
+from tnctl.model.recipes import shipped_recipes as shipped_recipes
 from tnctl.schema import Conf
 
 if TYPE_CHECKING:

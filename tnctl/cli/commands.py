@@ -75,6 +75,11 @@ COMMANDS = {
         "check:run",
         None,
     ),
+    "recipes": Command(
+        "the shipped recipes: what each is, and which inputs it needs",
+        "[--json]",
+        function="init:recipes",
+    ),
     "prepare": Command(
         "write the data of a conf as ids, for training that parses nothing",
         "conf=NAME to=URL [key=value …]",

@@ -78,7 +78,7 @@ def words(line: str) -> list[str]:
         if given[0] not in parts:
             return [] if given[0] else _beginning(word, [*parts, "--help"])
         takes = parts[given[0]].takes
-    if parts or command == "runs":
+    if parts or command in ("runs", "recipes"):
         options = ["--json", "--help"]
     if given[-2:-1] in (["--cfg"], ["-c"]):
         return _beginning(word, ["job"])

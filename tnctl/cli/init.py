@@ -1,4 +1,4 @@
-"""`tnctl init`."""
+"""`tnctl init`, and `tnctl recipes`: what a conf can begin with."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tnctl import shipped
 from tnctl.cli import arguments
 from tnctl.cli.commands import COMMANDS
 from tnctl.cli.confs_and_runs import named_conf
+from tnctl.cli.printing import print_json, table, urls_and_json
 from tnctl.composing import compose
 from tnctl.errors import UserError, did_you_mean, refuse_if
 
@@ -54,6 +56,20 @@ def run(given: list[str]) -> int:
         write(result.text, to, words)
     if to != "-":
         show(to, result)
+    return 0
+
+
+def recipes(given: list[str]) -> int:
+    """Print the shipped recipes as a table, or JSON."""
+    _, words, as_json = urls_and_json("recipes", given)
+    refuse_if(words, f"recipes takes --json only. Received: {' '.join(words)}")
+    from tnctl.api.starting import shipped_recipes
+
+    listed = [asdict(recipe) for recipe in shipped_recipes()]
+    if as_json:
+        print_json(listed)
+    else:
+        table("", ("recipe", "what it is", "inputs"), map(dict.values, listed), left=range(3))
     return 0
 
 

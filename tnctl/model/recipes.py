@@ -255,6 +255,29 @@ def source_settings(recipe: Any) -> dict[str, str] | None:
     return None
 
 
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """A shipped recipe: what it is, and which `inputs` of a conf it reads."""
+
+    name: str
+    sentence: str
+    inputs: str
+
+
+def shipped_recipes() -> list[ShippedRecipe]:
+    """The recipes that `recipe=` takes: the first line of each file, and its INPUTS."""
+    listed = []
+    for name in shipped.recipes():
+        tree = ast.parse((shipped.folder("recipes") / f"{name}.py").read_bytes())
+        [inputs] = [
+            ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "INPUTS"
+        ]
+        listed.append(ShippedRecipe(name, str(ast.get_docstring(tree)).split("\n")[0], inputs))
+    return listed
+
+
 @functools.cache
 def defaults_of(recipe: str) -> dict[str, Any]:
     """The settings of a shipped recipe that have defaults, as JSON holds them; of others none."""
