@@ -126,12 +126,12 @@ def test_a_cluster_scores_as_one_process_does(parts, monkeypatch):
     conf = conf_of(
         parts, monkeypatch, "data.train=part-*.csv", "data.validation=validation-*.csv",
         "data.test=test-*.csv", "data.group=user_id", "slots.user_id.ids=vocabulary",
-        "slots.user_id.vocabulary_file=users.txt",
+        "evaluation.ndcg_at=3", "slots.user_id.vocabulary_file=users.txt",
     )  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 3)
     assert not errors
     checkpoint = loading.newest("run")
     model = loading.load(checkpoint, schema.from_values(checkpoint.conf()))
     alone = score(Inference(model, conf.train.batch_size), conf, "test").metrics()
-    for name in ("examples", "auc", "gauc", "logloss", "reference_auc", "copc"):
+    for name in ("examples", "auc", "gauc", "ndcg", "logloss", "reference_auc", "copc"):
         assert report.metrics[name] == pytest.approx(alone[name], abs=1e-6), name

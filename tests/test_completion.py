@@ -54,6 +54,8 @@ from tnctl.cli.completion import SCRIPTS, words
         ("tnctl train data.train=", []),  # files are completed by the shell
         ("tnctl checkpoint list ", []),
         ("tnctl runs met", ["metric="]),
+        ("tnctl rec", ["recipes"]),
+        ("tnctl recipes --", ["--json", "--help"]),
         ("tnctl runs --", ["--json", "--help"]),
         ("tnctl checkpoint ver", ["verify"]),
         ("tnctl checkpoint list --j", ["--json"]),

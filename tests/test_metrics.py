@@ -35,6 +35,25 @@ def slow_gauc(scores, labels, groups, weights):
     return won / total if total else None
 
 
+def slow_ndcg(scores, labels, groups, weights, at):
+    """Each group's mean DCG over all orders of its ties, over the best of all its orders."""
+
+    def dcg(order, gains):
+        return sum(gains[i] / math.log2(1 + rank) for rank, i in enumerate(order[:at], 1))
+
+    total = won = 0.0
+    for group in np.unique(groups):
+        of = (groups == group) & (weights > 0)
+        gains = weights[of] * (2 ** labels[of].astype(float) - 1)
+        if gains.sum() > 0:
+            orders = list(itertools.permutations(range(of.sum())))
+            best = max(dcg(order, gains) for order in orders)
+            falls = [order for order in orders if (np.diff(scores[of][list(order)]) <= 0).all()]
+            total += weights[of].sum()
+            won += weights[of].sum() * np.mean([dcg(order, gains) for order in falls]) / best
+    return won / total if total else None
+
+
 def slow_logloss(logits, labels, weights):
     losses = []
     for z, y in zip(logits.astype(float), labels.astype(float), strict=True):
@@ -75,6 +94,54 @@ def test_auc_and_gauc(seed, distinct):
     assert metrics.gauc(logits, labels, groups, weights) == pytest.approx(
         slow_gauc(logits, labels, groups, weights.astype(float)), abs=1e-12
     )
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 10])
+@pytest.mark.parametrize("distinct", [1, 2, 10**6])
+def test_ndcg(at, distinct):
+    logits, labels, weights, groups = examples(25, seed=at, distinct=distinct)
+    groups %= np.uint64(7)
+    groups[0] = 99  # alone in its group
+    weights[::6] = 0
+    graded = np.where(labels > 0, weights, labels)
+    for y, w in ((labels, None), (labels, weights), (graded, weights)):
+        each = np.ones(len(y)) if w is None else w.astype(float)
+        expected = slow_ndcg(logits, y, groups, each, at)
+        assert metrics.ndcg(logits, y, groups, at, w) == pytest.approx(expected, abs=1e-13)
+    # No order of the examples matters, nor do other names of the groups.
+    shuffled = np.random.default_rng(at).permutation(len(logits))
+    again = metrics.ndcg(logits[shuffled], labels[shuffled], ~groups[shuffled], at)
+    assert metrics.ndcg(logits, labels, groups, at) == pytest.approx(again, abs=1e-13)
+
+
+def test_ndcg_of_small_groups():
+    y, groups = np.array([0, 1, 1, 0.0]), np.array([7, 7, 9, 9])
+    # The positive is second of group 7, and first of group 9.
+    assert metrics.ndcg(np.array([2, 1, 2, 1.0]), y, groups, 2) == pytest.approx(
+        (1 / math.log2(3) + 1) / 2
+    )
+    assert metrics.ndcg(np.array([2, 1, 2, 1.0]), y, groups, 1) == 0.5
+    # Of equal scores each order counts.
+    assert metrics.ndcg(np.zeros(4), y, groups, 1) == 0.5
+    # A group without a positive is left out; one of positives only has 1.
+    assert metrics.ndcg(np.arange(4.0), np.array([1, 1, 0, 0]), groups, 3) == 1
+    assert metrics.ndcg(np.arange(4.0), 0 * y, groups, 3) is None
+    assert metrics.ndcg(np.arange(4.0), y, groups, 3, np.zeros(4)) is None
+    assert metrics.ndcg(np.empty(0), np.empty(0), np.empty(0), 3) is None
+
+
+def test_ndcg_is_there_with_its_rank_groups_and_classes():
+    logits, labels, _, groups = examples(60)
+    for changes, is_there in (
+        ({}, True), ({"ndcg_at": None}, False), ({"group": None}, False),
+        ({"squared": True, "labels": np.stack([labels * 2, labels], axis=1)}, False),
+    ):  # fmt: skip
+        figures = scored(**{"ndcg_at": 3, "weight": None, **changes}).metrics()
+        assert ("ndcg" in figures) == is_there, changes
+    figures = scored(ndcg_at=3, weight=None).metrics()
+    assert figures["ndcg"] == metrics.ndcg(logits, labels, groups, 3)
+    assert figures["heads"]["ctcvr"]["ndcg"] == metrics.ndcg(logits * 2, 1 - labels, groups, 3)
+    assert f"ndcg {figures['ndcg']:.4f}" in metrics_line(figures)
 
 
 def test_auc_at_the_edges():

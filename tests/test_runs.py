@@ -55,10 +55,13 @@ def add_run(output, *, validation=(), test=None, best=None, finished=True, log=T
         kept_best = {"monitor": "auc", "value": best, "step": 10, "kept": True}
         report = {
             **({} if test is None else metrics(test)),
-            "split": None if test is None else "test", "steps": 20, "epochs": [],
+            "split": None if test is None else "test", "steps": 20, "epochs": [
+                {"epoch": n, "step": 10 * n, "examples": 64, "loss": 0.5, "running_auc": None}
+                for n in (1, 2)
+            ],
             "evaluations": evaluations, **({} if best is None else {"best": kept_best}),
             "tables": {"embedding3": {"rows": 22, "bytes": 1 << 20}}, "dense_weights": 9,
-            "checkpoint": "checkpoints/step-0000000020", "timing": {"seconds": 75.0},
+            "checkpoint": "checkpoints/step-0000000020", "timing": {"seconds": 75.0, "examples_per_second": 400.0},
         }  # fmt: skip
         (output / "report.json").write_text(json.dumps(report))
 
@@ -96,6 +99,8 @@ def test_runs_are_in_the_order_of_validation(runs, cli):
     assert wide["differences"] == {"seed": 1, "recipe.hidden": [64, 32], "embedding.width": 16}
     assert second["differences"]["slots.campaign"]["ids"] == "integer"
     assert (second["seconds"], second["rows"], second["bytes"]) == (75.0, 22, 1 << 20)
+    assert (second["dense_weights"], second["step_milliseconds"]) == (9, 1000 * 128 / 20 / 400)
+    assert (going["dense_weights"], going["step_milliseconds"]) == (None, None)
     assert (going["state"], going["problem"], going["step"]) == ("unfinished", None, 2)
     assert (going["seed"], going["rows"], going["seconds"], going["test"]) == (9, 22, None, {})
     assert content["skipped"] == []

@@ -88,6 +88,10 @@ def test_the_results_are_a_table_of_which_the_best_on_validation_is_first(swept)
         assert row["auc (test)"] == f"{report['auc']:.5f}"
         assert row["logloss (test)"] == f"{report['logloss']:.5f}"
         assert row["auc (test)"] != row["auc (validation)"]
+        assert row["dense"] == f"{report['dense_weights']:,}"
+        [epoch], timing = report["epochs"], report["timing"]
+        step = 1000 * epoch["examples"] / timing["examples_per_second"] / report["steps"]
+        assert float(row["ms/step"]) == pytest.approx(step, abs=0.06)
 
 
 def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ranked(swept, ran):
@@ -102,7 +106,7 @@ def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ran
     assert "the runs are not ranked: they have no data.validation" in done.err
     rows = rows_of_table(done.err)
     assert [row["trained"] for row in rows] == ["recipe=lr", "recipe=deepfm"]  # as they were given
-    assert list(rows[0]) == ["trained", "auc (test)", "logloss (test)", "seconds"]
+    assert list(rows[0]) == ["trained", "auc (test)", "logloss (test)", "dense", "ms/step", "seconds"]
     again = ran(*sweep, cwd=folder)
     assert again.err.count("nothing to do") == 2
     assert rows_of_table(again.err) == rows

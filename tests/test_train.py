@@ -405,11 +405,26 @@ def test_of_one_class_there_is_no_auc_anywhere(workspace, cli):
 
 
 def test_groups_and_weights(workspace, cli):
-    overrides = ["data.group=user_id", "data.weight=region", "evaluation.monitor=gauc"]
-    train(cli, workspace, *overrides)
-    report = report_of(workspace / "run")
-    assert 0.4 < report["gauc"] < 1
-    assert report["best"]["value"] == evaluations(workspace / "run")[0]["gauc"]
+    overrides = ["data.group=user_id", "data.weight=region"]
+    for metric in ("gauc", "ndcg"):
+        output = f"output={metric}"
+        monitor = ["evaluation.ndcg_at=5", f"evaluation.monitor={metric}", output]
+        train(cli, workspace, *overrides, *monitor)
+        report = report_of(workspace / metric)
+        assert 0.4 < report[metric] < 1
+        assert report["best"]["value"] == evaluations(workspace / metric)[0][metric]
+        evaluated = json.loads(cli("evaluate", output, cwd=workspace).out)
+        assert evaluated["ndcg"] == report["ndcg"]
+    other = json.loads(cli("evaluate", output, "evaluation.ndcg_at=1", cwd=workspace).out)
+    assert other["ndcg"] < report["ndcg"] and other["gauc"] == report["gauc"]
+    html = (workspace / "ndcg/report.html").read_text()
+    assert "NDCG at rank 5" in html and f"{report['ndcg']:.5f}" in html
+    for words in (
+        "evaluation.monitor=ndcg needs evaluation.ndcg_at",
+        "evaluation.ndcg_at needs data.group",
+    ):
+        done = cli("train", "conf=deepfm", words.split(" needs ")[0].replace("_at", "_at=3"))
+        assert (done.code, words in done.line) == (2, True), done.err
 
 
 def test_tensorboard(workspace, cli):
