@@ -16,7 +16,10 @@ from typing import Any
 
 from tnctl.model import Inputs, Tower, layers
 
-INPUTS = "a sequence (recipe.behavior) and its slot (recipe.target), embeddings, numbers"
+INPUTS = (
+    "a slot with pooling=none (recipe.behavior), the slot of the candidate (recipe.target), "
+    "embeddings, numbers"
+)
 
 
 def build(

@@ -18,8 +18,8 @@ from typing import Any
 from tnctl.model import Inputs, Tower, layers
 
 INPUTS = (
-    "embeddings, numbers, inputs of a domain (recipe.domain) and of a user and an item "
-    "(recipe.prior), any labels"
+    "slots or numbers of a domain (recipe.domain), and of a user and an item (recipe.prior), "
+    "embeddings, numbers, any labels"
 )
 
 
@@ -36,7 +36,7 @@ def build(
         raise ValueError("domain and prior have at least 1 slot or number each")
 
     def gated(x: Any, names: Sequence[str], seen: Any, name: str) -> Any:
-        given = [inputs.slot(n) if n in inputs.slots else inputs.number(n) for n in names]
+        given = [inputs.field(input_name) for input_name in names]
         gate = layers.GateUnit(gate_hidden, tower.l2, name=name)
         return gate(x, layers.concatenated(*given), seen)
 

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+import tnctl
 from benchmarks import planted_tables
 from tnctl import shipped
 from tnctl.composing import compose
+from tnctl.data import statistics
+from tnctl.model import building
+from tnctl.model.layout import plan
 
 
 def test_init_then_train(cli, ran, tmp_path):
@@ -28,6 +32,82 @@ def test_init_then_train(cli, ran, tmp_path):
     done = cli("init", "clicks.csv", cwd=tmp_path)
     assert (done.code, "is not replaced" in done.line) == (2, True)
     assert (tmp_path / "clicks.yaml").read_text() == text
+
+
+SEQUENCE = ("recipe.behavior=tags", "recipe.target=item")
+AS_SEQUENCE = (*SEQUENCE, "slots.tags.pooling=none", "slots.tags.max_length=3")
+NEEDS = {
+    "bst": AS_SEQUENCE,
+    "din": AS_SEQUENCE,
+    "pepnet": ("recipe.domain=[age]", "recipe.prior=[user_id,age_number]"),
+    "esmm": ("data.label=null", "data.labels={ctr: {column: clicked}, ctcvr: {column: clicked}}"),
+}
+
+
+@pytest.fixture(scope="module")
+def planted_conf(tmp_path_factory):
+    """The conf that init writes for a log of clicks, and the statistics of the log."""
+    folder = tmp_path_factory.mktemp("planted")
+    planted_tables.log_with_semicolons(folder / "clicks.csv", rows=500)
+    path = folder / "clicks.yaml"
+    path.write_text(tnctl.first_conf(str(folder / "clicks.csv"), name=str(path)).text)
+    return path, statistics.measure(compose.compose(path, []))
+
+
+def network_of(planted_conf, recipe, *overrides):
+    path, measured = planted_conf
+    conf = compose.compose(path, [f"recipe={recipe}", *overrides])
+    layout = plan(conf, measured)
+    return conf, layout, building.build_network(conf, layout, "float32")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("bst", "dcn", "pepnet") else pytest.param(name, marks=pytest.mark.long)
+        for name in shipped.recipes()
+    ],
+)
+def test_each_recipe_takes_a_conf_of_init(planted_conf, name):
+    conf, layout, (network, heads) = network_of(planted_conf, name, *NEEDS.get(name, ()))
+    assert heads == (("ctr", "ctcvr", "cvr") if name == "esmm" else ("label",))
+    assert conf.recipe.get("dropout", 0.3) == 0.3  # of the conf
+    [listed] = [recipe for recipe in tnctl.shipped_recipes() if recipe.name == name]
+    # The recipe has brought what its rows are of.
+    assert layout.has_linear == ("linear weights" in listed.inputs)
+    assert bool(layout.pooled) == ("embeddings" in listed.inputs)
+    assert network.trainable_variables
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "words"),
+    [
+        ("bst", (), "recipe.behavior is not given: recipe bst needs a slot with pooling=none (re"),
+        ("din", SEQUENCE[:1], "recipe.target is not given: recipe din needs a slot with pooling="),
+        ("din", SEQUENCE, "slots.tags is pooled, and this recipe needs a sequence. Give slots.tags"),
+        ("pepnet", (), "recipe.domain is not given: recipe pepnet needs slots or numbers of a do"),
+        ("pepnet", ("recipe.domain=[site]", "recipe.prior=[item]"),
+         "the conf has no pooled slot or number 'site'. Choose from: age, age_bucket, age_number"),
+        ("esmm", (), "recipe esmm has heads ctr, ctcvr, cvr; say which columns they are trained"),
+        ("fm", ("slots.item.width=4",), "this recipe needs embeddings of one width, and slots.it"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_lacks_is_said_in_a_line(planted_conf, recipe, overrides, words):
+    with pytest.raises(tnctl.UserError) as caught:
+        network_of(planted_conf, recipe, *overrides)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_recipes_are_listed(cli, ran, tmp_path):
+    listed = json.loads(ran("recipes", "--json", cwd=tmp_path).out)
+    assert [recipe["name"] for recipe in listed] == shipped.recipes()
+    assert listed == [dataclasses.asdict(recipe) for recipe in tnctl.shipped_recipes()]
+    lines = ran("recipes", cwd=tmp_path).out.splitlines()
+    for line, recipe in zip(lines[1:], listed, strict=True):
+        assert [part.strip() for part in line.split("  ") if part.strip()] == [*recipe.values()]
+        assert all(recipe.values())
+    done = cli("recipes", "deepfm", cwd=tmp_path)
+    assert (done.code, "takes --json only. Received: deepfm" in done.line) == (2, True)
 
 
 def test_to_standard_output(ran, tmp_path):

@@ -106,7 +106,14 @@ def test_the_same_sweep_again_does_nothing_and_without_validation_nothing_is_ran
     assert "the runs are not ranked: they have no data.validation" in done.err
     rows = rows_of_table(done.err)
     assert [row["trained"] for row in rows] == ["recipe=lr", "recipe=deepfm"]  # as they were given
-    assert list(rows[0]) == ["trained", "auc (test)", "logloss (test)", "dense", "ms/step", "seconds"]
+    assert list(rows[0]) == [
+        "trained",
+        "auc (test)",
+        "logloss (test)",
+        "dense",
+        "ms/step",
+        "seconds",
+    ]
     again = ran(*sweep, cwd=folder)
     assert again.err.count("nothing to do") == 2
     assert rows_of_table(again.err) == rows

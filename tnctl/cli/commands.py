@@ -127,7 +127,7 @@ resumes there.""",
         f"{MODEL} [data.test=FILES] [key=value …]",
         ("conf", "checkpoint"),
         "model_commands:evaluate",
-        (*SCORING, *ON_WORKERS),
+        (*SCORING, "evaluation.by", "evaluation.ndcg_at", *ON_WORKERS),
     ),
     "predict": Command(
         "write a model's scores of data.test, in file order, beside columns of the data",

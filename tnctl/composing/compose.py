@@ -25,7 +25,7 @@ from tnctl.composing.overrides import (
 )
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.masking import masked
-from tnctl.model.recipes import source_settings
+from tnctl.model.recipes import shipped_recipes, source_settings
 from tnctl.schema import Conf
 
 SAVED = "saved"  # by this name Hydra knows the conf of a checkpoint
@@ -131,7 +131,10 @@ def _resolved(values: dict[str, Any], path: Path) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.create(values), resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        raise UserError(f"{error.full_key} is not given. Give {error.full_key}=…") from error
+        key, name = error.full_key, values["recipe"]["name"]
+        needs = [recipe.inputs for recipe in shipped_recipes() if recipe.name == name]
+        why = f": recipe {name} needs {needs[0]}" if key.startswith("recipe.") and needs else ""
+        raise UserError(f"{key} is not given{why}. Give {key}=…") from error
     except Exception as error:
         raise explained(error, path.name) from error
 

@@ -451,9 +451,7 @@ class Scored:
         logits, labels = (
             np.ascontiguousarray(array[:, index]) for array in (self.logits, self.labels)
         )
-        return HeadExamples(
-            logits, labels, self.weight, self.group, self.squared, self.ndcg_at
-        )
+        return HeadExamples(logits, labels, self.weight, self.group, self.squared, self.ndcg_at)
 
     def metrics(self) -> dict[str, Any]:
         """The main head's metrics, and under `heads` the other heads', as a report has them.

@@ -155,8 +155,18 @@ class Inputs:
         column, width = self._place(name, places, "numeric input or one-hot slot")
         return ops.stop_gradient(self._x[:, column : column + width])
 
+    def field(self, name: str) -> Any:
+        """The `slot` or the `number` of this name, [B, d]."""
+        self._place(name, self.slots | self._layout.numeric_columns, "pooled slot or number")
+        return self.slot(name) if name in self.slots else self.number(name)
+
     def sequence(self, name: str) -> tuple[Any, Any]:
         """A slot with pooling=none: its embeddings [B, L, d], and their number, int32 [B]."""
+        if name in self._layout.pooled:
+            raise UserError(
+                f"slots.{name} is pooled, and this recipe needs a sequence. Give "
+                f"slots.{name}.pooling=none and slots.{name}.max_length=N"
+            )
         place = self._place(name, self._layout.sequences, "slot with pooling=none")
         shape = (place.length, place.width)
         flat = Columns(place.column, math.prod(shape))(self._sequences)
