@@ -32,6 +32,8 @@ def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     monkeypatch.setattr(tnctl.recipes, "__path__", [str(home / "recipes")])
     assert "mlp" in shipped.recipes()
     assert source_settings("mlp")["hidden"] == "(64, 32)"
+    listed = ran("recipes", cwd=workspace).out
+    assert re.search(r"^mlp +A tower beside .+ +linear weights, embeddings, numbers", listed, re.M)
 
     ran(
         "train", "conf=small.yaml", "recipe=mlp", "recipe.hidden=[8]", "recipe.l2=0.001",

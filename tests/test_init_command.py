@@ -40,7 +40,7 @@ NEEDS = {
     "bst": AS_SEQUENCE,
     "din": AS_SEQUENCE,
     "pepnet": ("recipe.domain=[age]", "recipe.prior=[user_id,age_number]"),
-    "esmm": ("data.label=null", "data.labels={ctr: {column: clicked}, ctcvr: {column: clicked}}"),
+    "esmm": ("data.labels={ctr: {column: clicked}, ctcvr: {column: clicked}}",),
 }
 
 
@@ -84,10 +84,10 @@ def test_each_recipe_takes_a_conf_of_init(planted_conf, name):
     [
         ("bst", (), "recipe.behavior is not given: recipe bst needs a slot with pooling=none (re"),
         ("din", SEQUENCE[:1], "recipe.target is not given: recipe din needs a slot with pooling="),
-        ("din", SEQUENCE, "slots.tags is pooled, and this recipe needs a sequence. Give slots.tags"),
+        ("din", SEQUENCE, "slots.tags is pooled, and this recipe needs a sequence. Give slots.tag"),
         ("pepnet", (), "recipe.domain is not given: recipe pepnet needs slots or numbers of a do"),
         ("pepnet", ("recipe.domain=[site]", "recipe.prior=[item]"),
-         "the conf has no pooled slot or number 'site'. Choose from: age, age_bucket, age_number"),
+         "the conf has no pooled slot or number 'site'. Did you mean 'item'?"),
         ("esmm", (), "recipe esmm has heads ctr, ctcvr, cvr; say which columns they are trained"),
         ("fm", ("slots.item.width=4",), "this recipe needs embeddings of one width, and slots.it"),
     ],

@@ -61,7 +61,8 @@ def add_run(output, *, validation=(), test=None, best=None, finished=True, log=T
             ],
             "evaluations": evaluations, **({} if best is None else {"best": kept_best}),
             "tables": {"embedding3": {"rows": 22, "bytes": 1 << 20}}, "dense_weights": 9,
-            "checkpoint": "checkpoints/step-0000000020", "timing": {"seconds": 75.0, "examples_per_second": 400.0},
+            "checkpoint": "checkpoints/step-0000000020",
+            "timing": {"seconds": 75.0, "examples_per_second": 400.0},
         }  # fmt: skip
         (output / "report.json").write_text(json.dumps(report))
 
