@@ -40,7 +40,7 @@ NEEDS = {
     "bst": AS_SEQUENCE,
     "din": AS_SEQUENCE,
     "pepnet": ("recipe.domain=[age]", "recipe.prior=[user_id,age_number]"),
-    "esmm": ("data.labels={ctr: {column: clicked}, ctcvr: {column: clicked}}",),
+    "esmm": ("+data.labels={ctr: {column: clicked}, ctcvr: {column: clicked}}",),
 }
 
 

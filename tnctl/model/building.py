@@ -255,8 +255,8 @@ def check_heads(recipe: str, heads: tuple[str, ...], labels: Mapping[str, Label]
         return
     if not labels:
         raise UserError(
-            f"recipe {recipe} has heads {', '.join(heads)}; say which columns they "
-            f"are trained on: data.labels={{{heads[0]}: {{column: …}}, …}}"
+            f"recipe {recipe} has heads {', '.join(heads)}; say which columns they are "
+            f"trained on: +data.labels={{{heads[0]}: {{column: …}}, …}}, or data.labels in the conf"
         )
     if unknown := [label for label in labels if label not in heads]:
         raise UserError(
