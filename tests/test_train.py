@@ -423,7 +423,9 @@ def test_groups_and_weights(workspace, cli):
         "evaluation.monitor=ndcg needs evaluation.ndcg_at",
         "evaluation.ndcg_at needs data.group",
     ):
-        done = cli("train", "conf=deepfm", words.split(" needs ")[0].replace("_at", "_at=3"))
+        done = cli(
+            "train", "conf=deepfm", words.split(" needs ")[0].replace("_at", "_at=3"), cwd=workspace
+        )
         assert (done.code, words in done.line) == (2, True), done.err
 
 
