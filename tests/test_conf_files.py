@@ -355,6 +355,7 @@ FILES_OF_SETS = {
         "@,1^1^3,##^##^##,##^##,#,#,#,2,#,#,3,0,#,##,##,##,##,##,1#.9,430548_100#,1",
     ),
 }
+SHORT_SETS = ("frappe_x1", "criteo_x4", "taobaoad_x1")
 
 
 def keys_of(conf, header, rows):
@@ -374,7 +375,13 @@ def keys_of(conf, header, rows):
     return keys
 
 
-@pytest.mark.parametrize("name", FILES_OF_SETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SHORT_SETS else pytest.param(name, marks=pytest.mark.long)
+        for name in FILES_OF_SETS
+    ],
+)
 def test_a_published_conf_reads_the_files_of_its_set(ran, tmp_path, name):
     conf = compose.compose(compose.conf_file(name), ["data.root=folder"])
     header, row = FILES_OF_SETS[name]
