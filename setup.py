@@ -10,7 +10,7 @@ setup(
     package_data={
         "tnctl": ["py.typed", "*.pyi"],
         "tnctl.training.report": ["page.html"],
-        "tnctl.conf": ["*.yaml", "*/*.yaml"],
+        "tnctl.conf": ["**/*.yaml"],
     },
     include_package_data=False,
     cffi_modules=["csrc/build_ffi.py:ffi"],

@@ -1,14 +1,17 @@
 """What a conf file of one's own can have wrong is one line that names it, and never a traceback."""
 
+import json
 import random
 import re
 
 import pytest
+import yaml
 from conftest import CONF
 
-from tnctl import limits, schema
+from tnctl import limits, schema, shipped
 from tnctl.composing import compose
 from tnctl.errors import UserError
+from tnctl.model.recipes import source_settings
 
 HEAD = "defaults: [schema, {recipe: lr}, _self_]\n"
 SLOTS = HEAD + "slots: {a: {}}\n"
@@ -273,11 +276,11 @@ BARS = {
 }
 
 
-@pytest.mark.parametrize("data", ["frappe", "movielens"])
+@pytest.mark.parametrize("data", ["frappe_x1", "frappe"])
 @pytest.mark.parametrize("recipe", BARS)
-def test_bars_has_the_settings_of_each_recipe(recipe, data):
+def test_a_published_conf_has_the_settings_of_each_recipe(recipe, data):
     arguments = [f"recipe={recipe}", f"data={data}", "data.root=folder"]
-    conf = compose.compose(compose.conf_file("bars"), arguments)
+    conf = compose.compose(compose.conf_file("frappe_x1"), arguments)
     l2, width, dropout = BARS[recipe]
     assert (conf.recipe["name"], conf.embedding.width) == (recipe, width)
     has_linear = recipe != "dcn"
@@ -296,13 +299,108 @@ def test_bars_has_the_settings_of_each_recipe(recipe, data):
     assert (conf.evaluation.keep, conf.train.batch_size) == ("best", 4096)
     # What the command line says is last.
     given = [*arguments, "optimizer.linear.l2=0.5", "embedding.width=3"]
-    conf = compose.compose(compose.conf_file("bars"), given)
+    conf = compose.compose(compose.conf_file("frappe_x1"), given)
     assert (conf.optimizer.linear.l2, conf.embedding.width) == (0.5, 3)
 
 
-def test_bars_is_deepfm_unless_another_recipe_is_named():
-    conf = compose.compose(compose.conf_file("bars"), ["data.root=folder"])
-    assert (conf.recipe["name"], conf.recipe["dropout"]) == ("deepfm", 0.2)
+def test_every_published_setting_is_one_of_its_recipe():
+    """A recipe on the command line drops what it does not know, so a mistyped setting too."""
+    paths = list((shipped.folder("conf") / "published").glob("*/*.yaml"))
+    assert {path.parent.name for path in paths} == set(FILES_OF_SETS)
+    for path in paths:
+        settings = yaml.safe_load(path.read_text())["recipe"]
+        known = source_settings(path.stem)
+        assert known is not None and settings and set(settings) <= set(known), path
+
+
+def numbered(name, count):
+    return ",".join(f"{name}{number}" for number in range(1, count + 1))
+
+
+# The header of each set's files, and a row: @ is its label, and # a digit.
+FILES_OF_SETS = {
+    "frappe_x1": (
+        "label,user,item,daytime,weekday,isweekend,homework,cost,weather,country,city",
+        "@,##,##,#,#,#,#,#,#,##,##",
+    ),
+    "movielenslatest_x1": ("label,user_id,item_id,tag_id", "@,##,##,##"),
+    "criteo_x1": (
+        f"label,{numbered('I', 13)},{numbered('C', 26)}",
+        "@" + ",0.0#" * 13 + ",##" * 26,
+    ),
+    "avazu_x1": (f"label,{numbered('feat_', 22)}", "@" + ",##" * 22),
+    "criteo_x4": (
+        f"Label,{numbered('I', 13)},{numbered('C', 26)}",
+        "@,,-1,#" + ",1##" * 10 + ",68fd1e6#" * 25 + ",",
+    ),
+    "avazu_x4": (
+        "id,click,hour,C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,"
+        "app_category,device_id,device_ip,device_model,device_type,device_conn_type,"
+        "C14,C15,C16,C17,C18,C19,C20,C21",
+        "1#,@,1410210#,1005,0,1fbe01f#,f384587#,28905ebd,ecad238#,7801e8d9,07d7df22,a99f214#,"
+        "ddd2926#,44956a2#,1,2,1570#,320,50,172#,0,35,-1,7#",
+    ),
+    "kuaivideo_x1": (
+        "timestamp,user_id,item_id,is_click,is_like,is_follow,pos_items,neg_items",
+        "1#,#,##,@,0,0,##^##^##,",
+    ),
+    "microvideo_x1": (
+        "user_id,item_id,cate_id,clicked_items,clicked_categories,timestamp,is_click",
+        "#,##,#,##^##,#^#,1#,@",
+    ),
+    "taobaoad_x1": (
+        "clk,btag_his,cate_his,brand_his,userid,cms_segid,cms_group_id,final_gender_code,"
+        "age_level,pvalue_level,shopping_level,occupation,new_user_class_level,adgroup_id,"
+        "cate_id,campaign_id,customer,brand,price,pid,btag",
+        "@,1^1^3,##^##^##,##^##,#,#,#,2,#,#,3,0,#,##,##,##,##,##,1#.9,430548_100#,1",
+    ),
+}
+SHORT_SETS = ("frappe_x1", "criteo_x4", "taobaoad_x1")
+
+
+def keys_of(conf, header, rows):
+    """The groups and values of all ids that the slots of a conf see in lines of CSV."""
+    keys = set()
+    for name, slot in conf.slots.items():
+        column = header.split(",").index(slot.column or name)
+        for row in rows:
+            cell = row.split(",")[column]
+            for value in cell.split(slot.separator) if slot.separator else [cell]:
+                if slot.boundaries and value:
+                    value = sum(float(value) >= bound for bound in slot.boundaries)
+                elif slot.ids == "weekday":
+                    value = value[:6]
+                if value != "" or slot.missing == "value":
+                    keys.add((slot.group or name, value))
+    return keys
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SHORT_SETS else pytest.param(name, marks=pytest.mark.long)
+        for name in FILES_OF_SETS
+    ],
+)
+def test_a_published_conf_reads_the_files_of_its_set(ran, tmp_path, name):
+    conf = compose.compose(compose.conf_file(name), ["data.root=folder"])
+    header, row = FILES_OF_SETS[name]
+    rng = random.Random(1)
+    for file in {conf.data.train, conf.data.validation, conf.data.test} - {None}:
+        rows = [row.replace("@", str(number % 2)) for number in range(40)]
+        rows = [re.sub("#", lambda _: str(rng.randrange(10)), line) for line in rows]
+        (tmp_path / file).write_text("\n".join([header, *rows, ""]))
+        if file == conf.data.train:
+            keys = keys_of(conf, header, rows)
+    small = ["recipe.hidden=[4]", "embedding.width=4", "train.batch_size=16", "train.epochs=1"]
+    small += ["recipe.attention=[4]"] if conf.recipe["name"] == "din" else []
+    small += ["life.admission.after=1", "life.sketch=65536", "evaluation.ablate=false"]
+    ran("train", f"conf={name}", "data.root=.", "output=run", *small, cwd=tmp_path)
+    report = json.loads((tmp_path / "run/report.json").read_text())
+    assert (report["steps"], report["examples"]) == (3, 40)
+    assert report["split"] == ("test" if conf.data.test else "validation")
+    assert sum(table["rows"] for table in report["tables"].values()) == len(keys)
+    assert (report["gauc"] is not None) if conf.data.group else "gauc" not in report
 
 
 @pytest.mark.parametrize(
