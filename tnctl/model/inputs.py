@@ -9,10 +9,44 @@ import numpy as np
 from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
-from tnctl.model.layers import Columns, concatenated
+from tnctl.model.layers import Columns, VectorProjection, concatenated
 from tnctl.model.layout import Layout
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
+
+
+def projected(layout: Layout, seen: Layout, x: Any, sequences: Any) -> tuple[Any, Any]:
+    """x and sequences as `seen` has them: vectors times the matrix of their share group.
+
+    They are [B, columns of `layout`] or None, and become [B, columns of `seen`].
+    """
+    matrices: dict[str, VectorProjection] = {}
+    for table, of_recipe in zip(layout.tables, seen.tables, strict=True):
+        if table.kind.vectors:
+            counts = table.kind.columns - table.width
+            of_groups = [
+                VectorProjection(table.width, of_recipe.width, counts, name=f"vectors_of_{group}")
+                for group in table.groups
+            ]
+            numbers = zip(table.slots, table.group_of, strict=True)
+            matrices |= {slot: of_groups[number] for slot, number in numbers}
+    apart = {name: (at.column, at.length * at.width) for name, at in layout.sequences.items()}
+    return _projected(x, layout.pooled, matrices), _projected(sequences, apart, matrices)
+
+
+def _projected(tensor: Any, places: dict[str, tuple[int, int]], matrices: dict[str, Any]) -> Any:
+    """A tensor [B, n] with the columns of slots that have a matrix times it; None stays None."""
+    if tensor is None:
+        return None
+    parts, end = [], 0
+    for name, (first, columns) in places.items():
+        if name in matrices:
+            parts += [Columns(end, first - end)(tensor)] if end < first else []
+            parts.append(matrices[name](Columns(first, columns)(tensor)))
+            end = first + columns
+    if end < tensor.shape[1]:
+        parts.append(Columns(end, tensor.shape[1] - end)(tensor))
+    return concatenated(*parts)
 
 
 class Inputs:
@@ -42,20 +76,26 @@ class Inputs:
     """
 
     def __init__(self, layout: Layout, labels: Iterable[str] = (SINGLE_LABEL,)) -> None:
-        self._layout = layout
         self.labels = tuple(labels)
         self._x: Any = keras.Input((layout.width,), name="x") if layout.width else None
-        self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
-        self.x: Any = self._x
-        if self._first:
-            served = layout.width - self._first
-            self.x = Columns(self._first, served)(self._x) if served else None
         self.linear: Any = keras.Input((1,), name="linear") if layout.has_linear else None
         self._sequences: Any = None
         self._lengths: Any = None
         if layout.sequences:
             self._sequences = keras.Input((layout.sequences_width,), name="sequences")
             self._lengths = keras.Input((len(layout.sequences),), name="lengths", dtype="int32")
+        every = (self._x, self.linear, self._sequences, self._lengths)
+        self.tensors = [tensor for tensor in every if tensor is not None]
+        """the tensors that exist, in the order the model is called with"""
+        if (seen := layout.projected) is not None:
+            self._x, self._sequences = projected(layout, seen, self._x, self._sequences)
+            layout = seen
+        self._layout = layout
+        self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
+        self.x: Any = self._x
+        if self._first:
+            served = layout.width - self._first
+            self.x = Columns(self._first, served)(self._x) if served else None
         self._with_cvm = layout.with_cvm
         self.towers: dict[str, Any] = {}
         self.slots = {
@@ -72,12 +112,6 @@ class Inputs:
     def _weights(self, name: str, columns: int) -> int:
         """How many of a slot's columns are its embedding; the others are counts."""
         return columns - CVM_COLUMNS if name in self._with_cvm else columns
-
-    @property
-    def tensors(self) -> list[Any]:
-        """The tensors that exist, in the order the model is called with."""
-        every = (self._x, self.linear, self._sequences, self._lengths)
-        return [tensor for tensor in every if tensor is not None]
 
     @property
     def deep(self) -> Any:

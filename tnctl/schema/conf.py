@@ -27,7 +27,7 @@ RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions"
 # Keys that must be equal in all slots of a share group.
 SHARED_BY_A_GROUP = (
     "ids", "seed", "size", "vocabulary", "vocabulary_file", "oov", "boundaries",
-    "initial", "initial_scale", "width", "linear", "max_norm", "frozen",
+    "initial", "initial_scale", "vectors", "width", "linear", "max_norm", "frozen",
 )  # fmt: skip
 
 
@@ -204,6 +204,10 @@ class Conf(Section):
             refuse_if(
                 slot.pooling == "none" and not self.width_of(slot),
                 f"slots.{name}: pooling=none needs a width above 0",
+            )
+            refuse_if(
+                slot.vectors is not None and not self.embedding.width,
+                f"slots.{name}: vectors are read embedding.width wide. Give it a width above 0",
             )
             refuse_if(
                 not self.width_of(slot) and not self.has_linear(slot) and name not in crossed,

@@ -123,6 +123,12 @@ class Slot(Section):
         1_000_000,
         "the scale of new embeddings of this slot (default: embedding.initial.scale)",
     )
+    vectors: str | None = key(
+        None,
+        "a file or URL of vectors that rows start from: Parquet, or NAME.npy beside NAME.txt; width "
+        "is theirs, and a trained matrix makes them embedding.width wide",
+        only_for=kinds_with("vectors"),
+    )
     max_norm: float | None = number(
         None,
         0,
@@ -195,6 +201,12 @@ class Slot(Section):
                 "out, and take ids=hash or modulo",
             )
 
+        refuse_if(
+            self.vectors is not None and (self.cross is not None or not self.width),
+            "vectors are of the values of a column, so not of a cross, and need width: the floats "
+            "of each",
+        )
+
     def _check_pooling(self) -> None:
         refuse_if(
             self.pooling == "none" and self.max_length is None,
@@ -209,7 +221,7 @@ class Slot(Section):
                 self.pooling == "none" or self.frozen,
                 "indicator makes no rows: leave pooling=none and frozen out",
             )
-            for name in ("width", "linear", "group", "initial", "initial_scale", "max_norm"):
+            for name in ("width", "linear", "group", "initial", "initial_scale", "vectors", "max_norm"):
                 refuse_if(getattr(self, name), f"indicator makes no rows: leave {name} out")
 
 

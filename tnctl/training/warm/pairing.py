@@ -154,6 +154,8 @@ def _other_slot(
 ) -> Difference | None:
     """A difference that changes the ids of values, or narrows the embedding; else None."""
     old_name = pairing.matched[name]
+    if (slot.vectors is None) != (old.vectors is None):
+        return "vectors", slot.vectors, old.vectors
     for key in (*MAKES_IDS, *slot.kind.decided_by):
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
