@@ -1,6 +1,7 @@
 """Rows that start from vectors that were trained elsewhere: `slots.NAME.vectors`."""
 
 import csv
+import dataclasses
 import json
 import shutil
 
@@ -9,22 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
+from cluster_commands import split_training_data
 from conftest import CONF
 from test_cluster import conf_of as composed
+from test_cluster import digest_of
 from test_columns import hash_bytes
+from test_init import conf_of as checked
 from test_init import recognised
+from test_resume import TRAIN, Killed, kill, stop_at
 
 from tnctl import schema
-from tnctl.checkpoint import chain, rows
-from tnctl.checkpoint import load as loading
+from tnctl.checkpoint import chain, dense_file, rows
 from tnctl.data.batches import Batch
 from tnctl.data.statistics_document import Statistics
 from tnctl.data.vectors import read_vectors
 from tnctl.errors import Failure, UserError
 from tnctl.model import building
-from tnctl.tables import Pool, RowOptimizer, Segment, SparseTable
 from tnctl.tables import InitialWeights as TableInitial
+from tnctl.tables import Pool, RowOptimizer, Segment, SparseTable
 from tnctl.training import row_vectors
 from tnctl.training.step import TrainingStep
 
@@ -131,7 +134,7 @@ def batch_of(model, cells):
         offsets.append(np.cumsum([0, *map(len, in_cells)]).astype(np.uint32))
     numeric = np.array([[0.5], [-0.25]], np.float32)
     labels = np.array([[1], [0]], np.float32)
-    return Batch(2, ids, offsets, [None] * len(ids), numeric, labels)
+    return Batch(ids, offsets, [None] * len(ids), numeric, labels)
 
 
 def test_ftrl_begins_with_the_vectors():
@@ -139,9 +142,7 @@ def test_ftrl_begins_with_the_vectors():
     optimizer = RowOptimizer("ftrl", 0.1, beta=1.0)
     table = SparseTable([Segment("embedding", 2, "concat", optimizer)], 1, Pool(1))
     table.add_group(0, "item", [TableInitial("zeros", 0.0)])
-    row_vectors.insert_rows(
-        table, 0, np.array([7], np.uint64), np.array([[0.5, -2]], np.float32)
-    )
+    row_vectors.insert_rows(table, 0, np.array([7], np.uint64), np.array([[0.5, -2]], np.float32))
     [record] = np.concatenate(list(table.records()))
     slope = (1 + np.sqrt(record["embedding.n"])) / 0.1
     np.testing.assert_allclose(-record["embedding.z"] / slope, [0.5, -2], rtol=1e-6)
@@ -264,3 +265,236 @@ def test_vectors_are_read_with_a_width():
     values = {"recipe": {"name": "lr"}, "slots": {"a": {"vectors": "f", "width": 2}}}
     with pytest.raises(UserError, match=r"slots\.a: vectors are read embedding.width wide"):
         schema.from_values({**values, "embedding": {"width": 0}})
+
+
+# ---- Runs ------------------------------------------------------------------------------------
+
+SLOTS = """slots:
+  item: {column: item_id, vectors: items.parquet, width: 6, linear: false, frozen: true,
+         initial: zeros}
+  interest: {column: interests, separator: "|", vectors: interests.npy, width: 5, pooling: mean}
+"""
+
+
+def column(folder, name):
+    with (folder / "clicks/train.csv").open() as file:
+        return [row[name] for row in csv.DictReader(file)]
+
+
+def with_vectors(folder):
+    """A folder with small.yaml gets vectors of two thirds of its items, and of interests."""
+    (folder / "small.yaml").write_text(CONF.replace("slots:\n", SLOTS))
+    items = sorted({*column(folder, "item_id")} - {""})
+    generator = np.random.default_rng(5)
+    floats = generator.normal(size=(len(items), WIDTH))
+    there = np.arange(len(items)) % 3 > 0
+    write(folder / "clicks/items.parquet", np.array(items)[there], floats[there])
+    interests = sorted({part for text in column(folder, "interests") for part in text.split("|")})
+    (folder / "clicks/interests.txt").write_text("\n".join(filter(None, interests)) + "\nmore\n")
+    count = len([*filter(None, interests), "more"])
+    np.save(folder / "clicks/interests.npy", generator.normal(size=(count, 5)))
+
+
+@pytest.fixture(scope="module")
+def _run(_workspace, tmp_path_factory, ran):
+    folder = tmp_path_factory.mktemp("vectors") / "folder"
+    folder.mkdir()
+    shutil.copytree(_workspace / "clicks", folder / "clicks")
+    with_vectors(folder)
+    ran(*TRAIN, cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def run(_run, tmp_path):
+    """A folder of one's own with a finished run/ of two slots with vectors."""
+    return shutil.copytree(_run, tmp_path / "copy")
+
+
+def saved_rows(folder, group, output="run"):
+    """The embeddings of a group in the newest checkpoint, by id."""
+    checkpoint = chain.newest(str(folder / output))
+    for table in checkpoint.manifest.tables:
+        for entry in table.groups:
+            if entry.name == group:
+                stored = np.concatenate(list(rows.stream(checkpoint, table.name)))
+                stored = stored[stored["group"] == entry.number]
+                return dict(zip(stored["id"].tolist(), stored["embedding"], strict=True))
+    raise AssertionError(group)
+
+
+def vectors_of(folder, name):
+    read = read_vectors(str(folder / "clicks" / name))
+    return dict(zip(map(id_of, read.values.to_pylist()), read.floats, strict=True))
+
+
+def differing(rows_there, vectors):
+    """The ids whose row is not their vector, bit for bit."""
+    return {id_ for id_, vector in vectors.items() if rows_there[id_].tolist() != vector.tolist()}
+
+
+def test_frozen_rows_are_the_vectors_and_others_are_trained(_run):
+    items, vectors = saved_rows(_run, "item"), vectors_of(_run, "items.parquet")
+    assert not differing(items, vectors)
+    others = items.keys() - vectors.keys()
+    assert others == {id_of(item) for item in column(_run, "item_id") if item} - vectors.keys()
+    assert not any(items[id_].any() for id_ in others)
+    vectors = vectors_of(_run, "interests.npy")
+    interests = saved_rows(_run, "interest")
+    assert interests.keys() == vectors.keys()
+    assert differing(interests, vectors) == vectors.keys() - {id_of("more")}
+
+
+def test_a_run_is_resumed_without_the_files(run, cli, ran, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 9, kill)
+        with pytest.raises(Killed):
+            cli(*TRAIN, "save.every_steps=3", "save.full_every=2", "output=again", cwd=run)
+    for name in ("items.parquet", "interests.npy", "interests.txt"):
+        (run / "clicks" / name).unlink()
+    ran(*TRAIN, "save.every_steps=3", "save.full_every=2", "output=again", cwd=run)
+    assert digest_of(run / "again") == digest_of(run / "run")
+
+
+def test_a_run_is_not_begun_without_the_files(run, cli):
+    (run / "clicks/interests.txt").unlink()
+    done = cli(*TRAIN, "overwrite=true", cwd=run)
+    assert done.code == 1 and "clicks/interests.txt was not found" in done.last
+    assert (run / "run/report.json").exists()
+
+
+def test_graph_and_exported_rows_score_as_the_model(run, ran):
+    ran("split-graph", "output=run", cwd=run)
+    ran("export-embeddings", "output=run", "format=dictionary", cwd=run)
+    assert "golden" in ran("verify-serving", "output=run", cwd=run).out
+    described = json.loads((run / "run/graph/serving.json").read_text())
+    assert described["slots"]["item"]["width"] == WIDTH
+    ran("predict", "output=run", "to=expected.jsonl", cwd=run)
+    ran(
+        "score", "graph=run/graph", "embeddings=run/embeddings", "data=clicks/test.csv",
+        "to=scores.jsonl", cwd=run,
+    )  # fmt: skip
+    expected, scores = (
+        [json.loads(line)["prediction"] for line in (run / name).read_text().splitlines()]
+        for name in ("expected.jsonl", "scores.jsonl")
+    )
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_workers_begin_with_the_vectors(workspace, monkeypatch, servers):
+    """Each owner has those of its shards, and together they are those of one process."""
+    with_vectors(workspace)
+    split_training_data(workspace)
+    conf = composed(workspace, monkeypatch, "data.train=part-*.csv")
+    conf = dataclasses.replace(conf, cluster=schema.Cluster(servers=servers))
+    _, errors = cluster_in_one_process.train_together(conf, 2)
+    assert not errors
+    items, vectors = saved_rows(workspace, "item"), vectors_of(workspace, "items.parquet")
+    assert not differing(items, vectors) and len(items) > len(vectors)
+    vectors = vectors_of(workspace, "interests.npy")
+    interests = saved_rows(workspace, "interest")
+    assert interests.keys() == vectors.keys()
+    assert differing(interests, vectors) == vectors.keys() - {id_of("more")}
+    files = [len(table.files) for table in chain.newest("run").manifest.tables]
+    assert max(files) == (servers or 2)
+
+
+def test_one_worker_is_one_process(run, monkeypatch):
+    conf = composed(run, monkeypatch, output="cluster")
+    cluster_in_one_process.train_together(conf, 1, golden=20)
+    assert digest_of("cluster") == digest_of("run")
+
+
+def test_a_warm_start_takes_trained_rows_and_new_vectors(run, ran):
+    """Frozen vectors are those of the file; trained ones go on, and ids without a row get theirs."""
+    before, matrix = saved_rows(run, "interest"), dense_of(run, "run")
+    items = sorted({*column(run, "item_id")} - {""})
+    write(run / "clicks/items.parquet", items, np.full((len(items), WIDTH), 2.0))
+    lines = (run / "clicks/interests.txt").read_text().splitlines()
+    (run / "clicks/interests.txt").write_text("\n".join([*lines, "later"]) + "\n")
+    np.save(run / "clicks/interests.npy", np.full((len(lines) + 1, 5), 3.0))
+    rate = "optimizer.embedding.learning_rate=0"
+    ran(*TRAIN[:2], "output=warm", "warm.start=run", rate, "optimizer.dense.learning_rate=0",
+        "train.epochs=1", "evaluation.ablate=false", cwd=run)  # fmt: skip
+    assert not differing(saved_rows(run, "item", "warm"), vectors_of(run, "items.parquet"))
+    after = saved_rows(run, "interest", "warm")
+    assert after.pop(id_of("later")).tolist() == [3.0] * 5
+    assert not differing(after, before) and after.keys() == before.keys()
+    for name, array in matrix.items():
+        np.testing.assert_array_equal(dense_of(run, "warm")[name], array)
+    report = json.loads((run / "warm/report.json").read_text())["warm"]
+    assert not report["dense"]["new"] and not report["dense"]["dropped"]
+    outcomes = {entry["input"]: entry["rows"] for entry in report["inputs"]}
+    assert outcomes["interest"] == len(before) and outcomes["item"] is None
+
+
+def dense_of(folder, output):
+    """The matrices of a run, by name."""
+    checkpoint = chain.newest(str(folder / output))
+    weights, *_ = dense_file.variables(checkpoint.folder, checkpoint.manifest)
+    return {name: array for name, array in weights.items() if name.startswith("vectors_of_")}
+
+
+def test_a_warm_start_with_another_input_keeps_the_matrices(run, ran):
+    """Weights over the columns after a matrix belong to its slot."""
+    text = (run / "small.yaml").read_text()
+    (run / "small.yaml").write_text(
+        text.replace("  device:", "  more: {column: region}\n  device:")
+    )
+    ran(*TRAIN[:2], "output=warm", "warm.start=run", "warm.new=[more]", "train.epochs=1",
+        "evaluation.ablate=false", cwd=run)  # fmt: skip
+    dense = json.loads((run / "warm/report.json").read_text())["warm"]["dense"]
+    assert {"vectors_of_item/kernel", "vectors_of_interest/kernel"} <= {*dense["matched"]}
+    assert "deep/dense/kernel" in dense["partly"]
+
+
+def test_rows_without_vectors_are_no_vectors(run, cli):
+    text = (run / "small.yaml").read_text().replace(", vectors: interests.npy", "")
+    (run / "small.yaml").write_text(text)
+    done = cli(*TRAIN[:2], "output=warm", "warm.start=run", cwd=run)
+    assert done.code == 2
+    assert "slots.interest: vectors is None here and was interests.npy" in done.last
+
+
+# ---- tnctl init ------------------------------------------------------------------------------
+
+
+def test_init_writes_a_slot_for_a_file_of_vectors(tmp_path):
+    data = {"user": [f"u{k % 50}" for k in range(900)], "item": [f"i{k % 40}" for k in range(900)]}
+    data |= {"clicked": [k % 2 for k in range(900)]}
+    pq.write_table(pa.table(data), tmp_path / "clicks.parquet")
+    names = {"items": "item", "others": "nothing", "broken": "user"}
+    for name, of_column in names.items():
+        write(tmp_path / f"{name}.parquet", ["i1", "i2"], [[1, 2, 3], [4, 5, 6]])
+        table = pq.read_table(tmp_path / f"{name}.parquet").rename_columns([of_column, "v"])
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    table = pa.table({"user": ["u1", "u2"], "v": [[1.0], [1.0, 2.0]]})
+    pq.write_table(table, tmp_path / "broken.parquet")
+    result, conf, _ = recognised(tmp_path, label="clicked")
+    assert conf["data"]["train"] == "clicks.parquet"
+    assert conf["slots"]["item_vectors"] == {
+        "column": "item", "vectors": "items.parquet", "width": 3, "frozen": True, "linear": False,
+        "initial": "zeros",
+    }  # fmt: skip
+    assert [*conf["slots"]] == ["user", "item", "item_vectors"]
+    doubts = " ".join(result.doubts)
+    assert "others.parquet: vectors of nothing, which is no slot" in doubts
+    assert "broken.parquet is left out" in doubts and "row 2: the vector has 2 floats" in doubts
+    model = building.build(of_init(result.text, tmp_path), Statistics())
+    row_vectors.insert(model)
+    assert sum(table.rows for table in model.tables) == 2
+
+
+def of_init(text, folder):
+    values = checked(text)
+    return dataclasses.replace(values, data=dataclasses.replace(values.data, root=str(folder)))
+
+
+def test_parts_of_data_are_no_vectors(tmp_path):
+    for part in range(3):
+        write(tmp_path / f"part-{part}.parquet", ["0", "1"], [[1, 2], [3, 4]])
+    with pytest.raises(
+        (Failure, UserError)
+    ):  # a table of one column of ids and a list has no label
+        recognised(tmp_path)

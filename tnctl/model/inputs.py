@@ -16,7 +16,7 @@ from tnctl.tables.records import CVM_COLUMNS
 
 
 def projected(layout: Layout, seen: Layout, x: Any, sequences: Any) -> tuple[Any, Any]:
-    """x and sequences as `seen` has them: vectors times the matrix of their share group.
+    """Tensors x and sequences as `seen` has them: vectors times the matrix of their share group.
 
     They are [B, columns of `layout`] or None, and become [B, columns of `seen`].
     """

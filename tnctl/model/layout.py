@@ -182,9 +182,7 @@ def plan(conf: Conf, statistics: Statistics) -> Layout:
     return replace(layout, projected=_placed(conf, statistics, seen))
 
 
-def _placed(
-    conf: Conf, statistics: Statistics, kinds: list[tuple[RowKind, list[str]]]
-) -> Layout:
+def _placed(conf: Conf, statistics: Statistics, kinds: list[tuple[RowKind, list[str]]]) -> Layout:
     tables: list[TableLayout] = []
     sequences: dict[str, Sequence] = {}
     column = apart = 0

@@ -125,8 +125,8 @@ class Slot(Section):
     )
     vectors: str | None = key(
         None,
-        "a file or URL of vectors that rows start from: Parquet, or NAME.npy beside NAME.txt; width "
-        "is theirs, and a trained matrix makes them embedding.width wide",
+        "a file or URL of vectors, `width` wide, that rows start from: Parquet, or NAME.npy beside "
+        "NAME.txt; a trained matrix makes them embedding.width wide",
         only_for=kinds_with("vectors"),
     )
     max_norm: float | None = number(
@@ -221,7 +221,7 @@ class Slot(Section):
                 self.pooling == "none" or self.frozen,
                 "indicator makes no rows: leave pooling=none and frozen out",
             )
-            for name in ("width", "linear", "group", "initial", "initial_scale", "vectors", "max_norm"):
+            for name in ("width", "linear", "group", "initial", "initial_scale", "max_norm"):
                 refuse_if(getattr(self, name), f"indicator makes no rows: leave {name} out")
 
 
