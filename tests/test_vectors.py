@@ -175,7 +175,8 @@ def no_file(_):
 
 def parquet(values, floats, **more):
     def write_file(path):
-        table = {"item_id": pa.array(values), "vector": pa.array(floats, pa.list_(pa.float64()))}
+        column = values if isinstance(values, pa.Array) else pa.array(values)
+        table = {"item_id": column, "vector": pa.array(floats, pa.list_(pa.float64()))}
         pq.write_table(pa.table({**table, **more}), path)
 
     return write_file
@@ -195,7 +196,7 @@ WRONG = [
     (lambda path: path.write_bytes(b""), ".parquet", "items.parquet is empty"),
     (lambda path: path.write_bytes(b"PAR1"), ".parquet", "is not a whole Parquet file"),
     (lambda path: path.write_bytes(b""), ".npy", r"is not a whole NumPy file \(.*\)\. Write it"),
-    (parquet([], []), ".parquet", "items.parquet has no vector"),
+    (parquet(pa.array([], pa.string()), []), ".parquet", "items.parquet has no vector"),
     (parquet(["a"], [[]]), ".parquet", "items.parquet has no vector"),
     (parquet(["a", "b"], [[1, 2], [1]]), ".parquet", "row 2: the vector has 1 floats, .* 1 has 2"),
     (parquet(["a", "b"], [[1, 2], None]), ".parquet", "row 2: the vector has 0 floats"),
@@ -206,7 +207,7 @@ WRONG = [
     (parquet([0.5], [[1, 2]]), ".parquet", r"two columns.*item_id \(double\), vector"),
     (parquet(["a", "b", "a"], [[1, 2]] * 3), ".parquet", "row 3: 'a' is the value of row 1 too"),
     (parquet(["a"], [[1, 2, 3]]), ".parquet", r"are 3 wide. Received: width=2"),
-    (parquet([None], [[1, 2]]), ".parquet", "no value of .* has an id"),
+    (parquet(pa.array([None], pa.string()), [[1, 2]]), ".parquet", "no value of .* has an id"),
     (numpy_file(np.zeros((2, 2), int)), ".npy", r"matrix of floats.*Received: int64 \[2, 2\]"),
     (numpy_file(np.zeros(2)), ".npy", r"matrix of floats.*Received: float64 \[2\]"),
     (numpy_file(np.array([[{}]])), ".npy", "NumPy file .*Object arrays"),
@@ -407,7 +408,7 @@ def test_one_worker_is_one_process(run, monkeypatch):
 
 
 def test_a_warm_start_takes_trained_rows_and_new_vectors(run, ran):
-    """Frozen vectors are those of the file; trained ones go on, and ids without a row get theirs."""
+    """Frozen ones are those of the file; trained ones go on, and ids without a row get theirs."""
     before, matrix = saved_rows(run, "interest"), dense_of(run, "run")
     items = sorted({*column(run, "item_id")} - {""})
     write(run / "clicks/items.parquet", items, np.full((len(items), WIDTH), 2.0))
