@@ -458,6 +458,20 @@ def test_rows_without_vectors_are_no_vectors(run, cli):
     assert "slots.interest: vectors is None here and was interests.npy" in done.last
 
 
+def test_check_reads_vectors_and_counts_their_rows(run, cli, ran):
+    values = vectors_of(run, "items.parquet")
+    found = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
+    assert not [line for line in found["warnings"] if "vector" in line]
+    assert found["tables"]["embedding6_frozen"]["rows"]["low"] >= len(values)
+    write(run / "clicks/items.parquet", ["x", "y"], np.ones((2, WIDTH)))
+    found = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
+    [line] = [line for line in found["warnings"] if "vector" in line]
+    assert line.startswith("slots.item: 0.0% of its values in the sample have a vector. Check")
+    (run / "clicks/items.parquet").unlink()
+    done = cli("check", "conf=small.yaml", "rows=20", cwd=run)
+    assert done.code == 1 and "items.parquet was not found" in done.last
+
+
 # ---- tnctl init ------------------------------------------------------------------------------
 
 
