@@ -382,6 +382,27 @@ def test_graph_and_exported_rows_score_as_the_model(run, ran):
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
+TOWERS = """
+from keras import ops
+
+from tnctl.model.layers import Dense
+
+def build(inputs):
+    user = inputs.tower("of_user", Dense(3, name="user")(inputs.slot("user_id")))
+    item = inputs.tower("of_item", Dense(3, name="deep_item")(inputs.slot("item")))
+    return ops.sum(user * item, axis=1, keepdims=True)
+"""
+
+
+def test_a_tower_reads_its_own_vectors_alone(run, ran):
+    (run / "towers.py").write_text(TOWERS)
+    ran(*TRAIN[:2], "output=towers", "~recipe.hidden", "recipe.name=towers.py", "train.epochs=1",
+        "evaluation.ablate=false", cwd=run)  # fmt: skip
+    ran("split-graph", "output=towers", "recipe.name=towers.py", "head=of_item", cwd=run)
+    described = json.loads((run / "towers/graph/serving.json").read_text())
+    assert [part["name"] for part in described["signatures"]["by_slot"]] == ["item"]
+
+
 @pytest.mark.parametrize("servers", [0, 1])
 def test_workers_begin_with_the_vectors(workspace, monkeypatch, servers):
     """Each owner has those of its shards, and together they are those of one process."""

@@ -1,6 +1,5 @@
 """The inputs of a recipe: named views of the tensors that the tables fill."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,40 +12,6 @@ from tnctl.model.layers import Columns, VectorProjection, concatenated
 from tnctl.model.layout import Layout
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
-
-
-def projected(layout: Layout, seen: Layout, x: Any, sequences: Any) -> tuple[Any, Any]:
-    """Tensors x and sequences as `seen` has them: vectors times the matrix of their share group.
-
-    They are [B, columns of `layout`] or None, and become [B, columns of `seen`].
-    """
-    matrices: dict[str, VectorProjection] = {}
-    for table, of_recipe in zip(layout.tables, seen.tables, strict=True):
-        if table.kind.vectors:
-            counts = table.kind.columns - table.width
-            of_groups = [
-                VectorProjection(table.width, of_recipe.width, counts, name=f"vectors_of_{group}")
-                for group in table.groups
-            ]
-            numbers = zip(table.slots, table.group_of, strict=True)
-            matrices |= {slot: of_groups[number] for slot, number in numbers}
-    apart = {name: (at.column, at.length * at.width) for name, at in layout.sequences.items()}
-    return _projected(x, layout.pooled, matrices), _projected(sequences, apart, matrices)
-
-
-def _projected(tensor: Any, places: dict[str, tuple[int, int]], matrices: dict[str, Any]) -> Any:
-    """A tensor [B, n] with the columns of slots that have a matrix times it; None stays None."""
-    if tensor is None:
-        return None
-    parts, end = [], 0
-    for name, (first, columns) in places.items():
-        if name in matrices:
-            parts += [Columns(end, first - end)(tensor)] if end < first else []
-            parts.append(matrices[name](Columns(first, columns)(tensor)))
-            end = first + columns
-    if end < tensor.shape[1]:
-        parts.append(Columns(end, tensor.shape[1] - end)(tensor))
-    return concatenated(*parts)
 
 
 class Inputs:
@@ -76,47 +41,57 @@ class Inputs:
     """
 
     def __init__(self, layout: Layout, labels: Iterable[str] = (SINGLE_LABEL,)) -> None:
+        self._layout, self._seen = layout, layout.projected or layout
+        self._matrices = matrices_of(layout)
         self.labels = tuple(labels)
         self._x: Any = keras.Input((layout.width,), name="x") if layout.width else None
+        self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
+        self.x: Any = self._served() if self._first or self._matrices else self._x
         self.linear: Any = keras.Input((1,), name="linear") if layout.has_linear else None
         self._sequences: Any = None
         self._lengths: Any = None
         if layout.sequences:
             self._sequences = keras.Input((layout.sequences_width,), name="sequences")
             self._lengths = keras.Input((len(layout.sequences),), name="lengths", dtype="int32")
-        every = (self._x, self.linear, self._sequences, self._lengths)
-        self.tensors = [tensor for tensor in every if tensor is not None]
-        """the tensors that exist, in the order the model is called with"""
-        if (seen := layout.projected) is not None:
-            self._x, self._sequences = projected(layout, seen, self._x, self._sequences)
-            layout = seen
-        self._layout = layout
-        self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
-        self.x: Any = self._x
-        if self._first:
-            served = layout.width - self._first
-            self.x = Columns(self._first, served)(self._x) if served else None
         self._with_cvm = layout.with_cvm
         self.towers: dict[str, Any] = {}
         self.slots = {
             name: self._weights(name, columns)
-            for name, (_, columns) in layout.pooled.items()
+            for name, (_, columns) in self._seen.pooled.items()
             if name != layout.unserved
         }
         self.numbers = dict(layout.numeric)
         self.sequences = {
             name: (place.length, self._weights(name, place.width))
-            for name, place in layout.sequences.items()
+            for name, place in self._seen.sequences.items()
         }
+
+    def _served(self) -> Any:
+        """The columns of x without those of the position, and with vectors times their matrix."""
+        parts, end = [], self._first
+        for name, (first, columns) in self._layout.pooled.items():
+            if name in self._matrices:
+                parts += [Columns(end, first - end)(self._x)] if end < first else []
+                parts.append(self._matrices[name](Columns(first, columns)(self._x)))
+                end = first + columns
+        if end < self._layout.width:
+            parts.append(Columns(end, self._layout.width - end)(self._x))
+        return concatenated(*parts) if parts else None
 
     def _weights(self, name: str, columns: int) -> int:
         """How many of a slot's columns are its embedding; the others are counts."""
         return columns - CVM_COLUMNS if name in self._with_cvm else columns
 
     @property
+    def tensors(self) -> list[Any]:
+        """The tensors that exist, in the order the model is called with."""
+        every = (self._x, self.linear, self._sequences, self._lengths)
+        return [tensor for tensor in every if tensor is not None]
+
+    @property
     def deep(self) -> Any:
         columns = [
-            self._layout.pooled[name][0] - self._first + self.slots[name]
+            self._seen.pooled[name][0] - self._first + self.slots[name]
             for name in self.slots
             if name in self._with_cvm
         ]
@@ -133,7 +108,7 @@ class Inputs:
     def embeddings(self) -> Any:
         """The stacked embeddings [B, S, d], or None. Raises UserError when their widths differ."""
         # Of all embeddings, which come before the numbers.
-        columns = self._layout.numeric_at - self._first
+        columns = self._seen.numeric_at - self._first
         if not columns:
             return None
         widths = list(self.slots.values())
@@ -181,7 +156,10 @@ class Inputs:
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
         width = self._place(name, self.slots, "pooled slot with an embedding")
-        return Columns(self._layout.pooled[name][0], width)(self._x)
+        first, columns = self._layout.pooled[name]
+        if name in self._matrices:
+            return Columns(0, width)(self._matrices[name](Columns(first, columns)(self._x)))
+        return Columns(first, width)(self._x)
 
     def number(self, name: str) -> Any:
         """One numeric input or one-hot slot [B, n]."""
@@ -192,9 +170,10 @@ class Inputs:
     def sequence(self, name: str) -> tuple[Any, Any]:
         """A slot with pooling=none: its embeddings [B, L, d], and their number, int32 [B]."""
         place = self._place(name, self._layout.sequences, "slot with pooling=none")
-        shape = (place.length, place.width)
-        flat = Columns(place.column, math.prod(shape))(self._sequences)
-        values = keras.layers.Reshape(shape)(flat)
+        flat = Columns(place.column, place.length * place.width)(self._sequences)
+        if name in self._matrices:
+            flat = self._matrices[name](flat)
+        values = keras.layers.Reshape((place.length, self._seen.sequences[name].width))(flat)
         if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
         return values, self._lengths[:, place.number]
@@ -204,7 +183,7 @@ class Inputs:
         self._place(name, dict.fromkeys(sorted(self._with_cvm)), "slot with life.shows.cvm")
         place = self._layout.sequences.get(name)
         if place is None:
-            column = self._layout.pooled[name][0] + self.slots[name]
+            column = sum(self._layout.pooled[name]) - CVM_COLUMNS
             return ops.stop_gradient(self._x[:, column : column + CVM_COLUMNS])
         flat = self._sequences[:, place.column : place.column + place.length * place.width]
         values = ops.reshape(flat, (-1, place.length, place.width))
@@ -214,3 +193,18 @@ class Inputs:
         if name not in places:
             raise UserError(f"the conf has no {kind} '{name}'. {did_you_mean(name, places)}")
         return places[name]
+
+
+def matrices_of(layout: Layout) -> dict[str, VectorProjection]:
+    """The matrix of each slot with vectors; those of a share group have one."""
+    matrices: dict[str, VectorProjection] = {}
+    for table, seen in zip(layout.tables, (layout.projected or layout).tables, strict=True):
+        if table.kind.vectors:
+            kept = table.kind.columns - table.width
+            of_groups = [
+                VectorProjection(table.width, seen.width, kept, name=f"vectors_of_{group}")
+                for group in table.groups
+            ]
+            numbers = zip(table.slots, table.group_of, strict=True)
+            matrices |= {slot: of_groups[number] for slot, number in numbers}
+    return matrices

@@ -226,9 +226,9 @@ class Conf(Section):
         )
         slot = self.slots[name]
         refuse_if(
-            slot.pooling == "none" or not self.width_of(slot) or slot.linear,
+            slot.pooling == "none" or not self.width_of(slot) or slot.linear or slot.vectors,
             f"position.slot={name} needs a pooled embedding and no linear weight: give "
-            f"slots.{name} a width, and leave pooling=none, indicator and linear out",
+            f"slots.{name} a width, and leave pooling=none, indicator, linear and vectors out",
         )
         self.slots[name] = replace(slot, linear=False)
         rows, columns = slot.group or name, {name, slot.column}

@@ -156,11 +156,11 @@ class VectorProjection(Float32Layer):
         )
 
     def call(self, x: Any) -> Any:
-        vectors = ops.reshape(x, (-1, x.shape[1] // self.each, self.each))
-        y = ops.matmul(vectors[:, :, : self.length], self.kernel)
+        vectors, kept = ops.reshape(x, (-1, self.each)), None
         if self.length < self.each:
-            y = ops.concatenate([y, vectors[:, :, self.length :]], axis=2)
-        return flat(y)
+            vectors, kept = vectors[:, : self.length], vectors[:, self.length :]
+        y = concatenated(ops.matmul(vectors, self.kernel), kept)
+        return ops.reshape(y, (-1, x.shape[1] // self.each * y.shape[1]))
 
     def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
         return {
