@@ -338,7 +338,7 @@ def test_frozen_rows_are_the_vectors_and_others_are_trained(_run):
     items, vectors = saved_rows(_run, "item"), vectors_of(_run, "items.parquet")
     assert not differing(items, vectors)
     others = items.keys() - vectors.keys()
-    assert others == {id_of(item) for item in column(_run, "item_id") if item} - vectors.keys()
+    assert others == {*map(id_of, {*column(_run, "item_id")} - {""})} - vectors.keys()
     assert not any(items[id_].any() for id_ in others)
     vectors = vectors_of(_run, "interests.npy")
     interests = saved_rows(_run, "interest")
@@ -481,12 +481,12 @@ def test_rows_without_vectors_are_no_vectors(run, cli):
 
 def test_check_reads_vectors_and_counts_their_rows(run, cli, ran):
     values = vectors_of(run, "items.parquet")
-    found = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
-    assert not [line for line in found["warnings"] if "vector" in line]
-    assert found["tables"]["embedding6_frozen"]["rows"]["low"] >= len(values)
+    forecast = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
+    assert not [line for line in forecast["warnings"] if "vector" in line]
+    assert forecast["tables"]["embedding6_frozen"]["rows"]["low"] >= len(values)
     write(run / "clicks/items.parquet", ["x", "y"], np.ones((2, WIDTH)))
-    found = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
-    [line] = [line for line in found["warnings"] if "vector" in line]
+    forecast = json.loads(ran("check", "conf=small.yaml", "rows=20", "format=json", cwd=run).out)
+    [line] = [line for line in forecast["warnings"] if "vector" in line]
     assert line.startswith("slots.item: 0.0% of its values in the sample have a vector. Check")
     (run / "clicks/items.parquet").unlink()
     done = cli("check", "conf=small.yaml", "rows=20", cwd=run)
