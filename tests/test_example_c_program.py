@@ -40,6 +40,7 @@ slots:
   item: {ids: modulo, size: 9007199254740993, missing: value}
   history: {group: item, ids: modulo, size: 9007199254740993, pooling: none, max_length: 4,
             missing: value}
+  place: {column: city, vectors: cities.npy, width: 3, missing: value}
   number: {ids: integer, padding: 18446744073709551615, width: 2}
   age: {column: person.age, ids: quantiles, buckets: 4, missing: value}
   spent: {column: price, ids: row_quantiles, buckets: 6, missing: value}
@@ -101,6 +102,8 @@ def exported(ran, tmp_path_factory):
     (folder / "rows.jsonl").write_text(
         "".join(f"{json.dumps(row)}\n" for row in nested_clicks(640))
     )
+    np.save(folder / "cities.npy", np.random.default_rng(4).normal(size=(3, 3)))
+    (folder / "cities.txt").write_text("c0\nc1\nc9\n")
     (folder / "mine.py").write_text(RECIPE)
     (folder / "conf.yaml").write_text(TRAINED)
 

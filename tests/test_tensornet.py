@@ -250,6 +250,7 @@ def test_tables_by_names(cli, ran, folder):
         (["slots.user.ids=hash", "slots.items.ids=hash"], "slots.user.ids is hash"),
         (["slots.user.group=user"], "may have items.linear"),
         (["optimizer.updates=all", "life.shows.keep=false"], "optimizer.updates=all"),
+        (["+slots.more={column: user, vectors: none, width: 2}"], "Import without this slot"),
         (["output=tn/run"], "lies in"),
     ],
 )  # fmt: skip

@@ -124,9 +124,9 @@ def _refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
     trained, now = conf_to_json(from_values(saved)), conf_to_json(conf)
     for name in OF_ROWS:
         for key in differences(now[name], trained[name], name):
-            # The file of a vocabulary may have moved.
+            # The file of a vocabulary or of vectors may have moved.
             refuse_if(
-                not key.endswith(".vocabulary_file"),
+                not key.endswith((".vocabulary_file", ".vectors")),
                 f"{key} is what the model was trained with, and cannot be another now. Leave it "
                 "out, or train again",
             )

@@ -37,6 +37,7 @@ FEWEST_PER_WORKER = 4
 # into enough that another number of workers can share what is left.
 WINDOWS_PER_UNIT = 8
 MOST_PER_WORKER = 64
+FILES_OF_SLOTS = ("vocabulary_file", "vectors")
 # Rows that were counted, of each row group or of a file, by its reader, URL and fingerprint.
 _counted: dict[tuple[str, str, str], list[int]] = {}
 
@@ -516,11 +517,11 @@ def _cut_groups(rows: Sequence[int], each: int, shares: deque[int]) -> list[tupl
 
 
 def files_read(conf: Conf, splits: Sequence[str] = SPLITS) -> list[str]:
-    """The files and folders that splits of a conf are read from, vocabularies included.
+    """The files and folders that a conf is read from: of splits, vocabularies and vectors.
 
     No output of a command may overlap them.
     """
-    read = list(vocabulary_files(conf).values())
+    read = [url for key in FILES_OF_SLOTS for url in files_of_slots(conf, key).values()]
     if conf.data.prepared is not None:
         return [conf.paths.path("data.prepared", conf.data.prepared), *read]
     for split in splits:
@@ -536,12 +537,12 @@ def _is_named(data: Data, split: str) -> bool:
     return value is not None and DAY not in str(value)
 
 
-def vocabulary_files(conf: Conf) -> dict[str, str]:
-    """The path or URL of each slot's vocabulary_file, by the names of the slots that have one."""
+def files_of_slots(conf: Conf, key: str) -> dict[str, str]:
+    """The path or URL of each slot's `key`, one of FILES_OF_SLOTS, by the slots that have one."""
     return {
-        name: files.join(conf.root_of(f"slots.{name}.vocabulary_file"), slot.vocabulary_file)
+        name: files.join(conf.root_of(f"slots.{name}.{key}"), file)
         for name, slot in conf.slots.items()
-        if slot.vocabulary_file is not None
+        if (file := getattr(slot, key)) is not None
     }
 
 

@@ -222,7 +222,7 @@ def given(conf: Conf) -> Statistics:
 
 def vocabularies(conf: Conf) -> dict[str, list[str]]:
     """The vocabularies that slots have in files, each file read once."""
-    names = sources.vocabulary_files(conf)
+    names = sources.files_of_slots(conf, "vocabulary_file")
     read = {url: read_vocabulary(url) for url in dict.fromkeys(names.values())}
     return {name: read[url] for name, url in names.items()}
 

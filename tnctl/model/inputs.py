@@ -1,6 +1,5 @@
 """The inputs of a recipe: named views of the tensors that the tables fill."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from tnctl.errors import UserError, did_you_mean
-from tnctl.model.layers import Columns, concatenated
+from tnctl.model.layers import Columns, VectorProjection, concatenated
 from tnctl.model.layout import Layout
 from tnctl.schema import SINGLE_LABEL, SLOT_NAME
 from tnctl.tables.records import CVM_COLUMNS
@@ -42,14 +41,12 @@ class Inputs:
     """
 
     def __init__(self, layout: Layout, labels: Iterable[str] = (SINGLE_LABEL,)) -> None:
-        self._layout = layout
+        self._layout, self._seen = layout, layout.projected or layout
+        self._matrices = matrices_of(layout)
         self.labels = tuple(labels)
         self._x: Any = keras.Input((layout.width,), name="x") if layout.width else None
         self._first = layout.pooled[layout.unserved][1] if layout.unserved else 0
-        self.x: Any = self._x
-        if self._first:
-            served = layout.width - self._first
-            self.x = Columns(self._first, served)(self._x) if served else None
+        self.x: Any = self._served() if self._first or self._matrices else self._x
         self.linear: Any = keras.Input((1,), name="linear") if layout.has_linear else None
         self._sequences: Any = None
         self._lengths: Any = None
@@ -60,14 +57,26 @@ class Inputs:
         self.towers: dict[str, Any] = {}
         self.slots = {
             name: self._weights(name, columns)
-            for name, (_, columns) in layout.pooled.items()
+            for name, (_, columns) in self._seen.pooled.items()
             if name != layout.unserved
         }
         self.numbers = dict(layout.numeric)
         self.sequences = {
             name: (place.length, self._weights(name, place.width))
-            for name, place in layout.sequences.items()
+            for name, place in self._seen.sequences.items()
         }
+
+    def _served(self) -> Any:
+        """The columns of x without those of the position, and with vectors times their matrix."""
+        parts, end = [], self._first
+        for name, (first, columns) in self._layout.pooled.items():
+            if name in self._matrices:
+                parts += [Columns(end, first - end)(self._x)] if end < first else []
+                parts.append(self._matrices[name](Columns(first, columns)(self._x)))
+                end = first + columns
+        if end < self._layout.width:
+            parts.append(Columns(end, self._layout.width - end)(self._x))
+        return concatenated(*parts) if parts else None
 
     def _weights(self, name: str, columns: int) -> int:
         """How many of a slot's columns are its embedding; the others are counts."""
@@ -82,7 +91,7 @@ class Inputs:
     @property
     def deep(self) -> Any:
         columns = [
-            self._layout.pooled[name][0] - self._first + self.slots[name]
+            self._seen.pooled[name][0] - self._first + self.slots[name]
             for name in self.slots
             if name in self._with_cvm
         ]
@@ -99,7 +108,7 @@ class Inputs:
     def embeddings(self) -> Any:
         """The stacked embeddings [B, S, d], or None. Raises UserError when their widths differ."""
         # Of all embeddings, which come before the numbers.
-        columns = self._layout.numeric_at - self._first
+        columns = self._seen.numeric_at - self._first
         if not columns:
             return None
         widths = list(self.slots.values())
@@ -147,7 +156,10 @@ class Inputs:
     def slot(self, name: str) -> Any:
         """One slot's pooled embedding [B, d]."""
         width = self._place(name, self.slots, "pooled slot with an embedding")
-        return Columns(self._layout.pooled[name][0], width)(self._x)
+        first, columns = self._layout.pooled[name]
+        if name in self._matrices:
+            return Columns(0, width)(self._matrices[name](Columns(first, columns)(self._x)))
+        return Columns(first, width)(self._x)
 
     def number(self, name: str) -> Any:
         """One numeric input or one-hot slot [B, n]."""
@@ -168,9 +180,10 @@ class Inputs:
                 f"slots.{name}.pooling=none and slots.{name}.max_length=N"
             )
         place = self._place(name, self._layout.sequences, "slot with pooling=none")
-        shape = (place.length, place.width)
-        flat = Columns(place.column, math.prod(shape))(self._sequences)
-        values = keras.layers.Reshape(shape)(flat)
+        flat = Columns(place.column, place.length * place.width)(self._sequences)
+        if name in self._matrices:
+            flat = self._matrices[name](flat)
+        values = keras.layers.Reshape((place.length, self._seen.sequences[name].width))(flat)
         if place.cvm:
             values = values[:, :, :-CVM_COLUMNS]
         return values, self._lengths[:, place.number]
@@ -180,7 +193,7 @@ class Inputs:
         self._place(name, dict.fromkeys(sorted(self._with_cvm)), "slot with life.shows.cvm")
         place = self._layout.sequences.get(name)
         if place is None:
-            column = self._layout.pooled[name][0] + self.slots[name]
+            column = sum(self._layout.pooled[name]) - CVM_COLUMNS
             return ops.stop_gradient(self._x[:, column : column + CVM_COLUMNS])
         flat = self._sequences[:, place.column : place.column + place.length * place.width]
         values = ops.reshape(flat, (-1, place.length, place.width))
@@ -190,3 +203,18 @@ class Inputs:
         if name not in places:
             raise UserError(f"the conf has no {kind} '{name}'. {did_you_mean(name, places)}")
         return places[name]
+
+
+def matrices_of(layout: Layout) -> dict[str, VectorProjection]:
+    """The matrix of each slot with vectors; those of a share group have one."""
+    matrices: dict[str, VectorProjection] = {}
+    for table, seen in zip(layout.tables, (layout.projected or layout).tables, strict=True):
+        if table.kind.vectors:
+            kept = table.kind.columns - table.width
+            of_groups = [
+                VectorProjection(table.width, seen.width, kept, name=f"vectors_of_{group}")
+                for group in table.groups
+            ]
+            numbers = zip(table.slots, table.group_of, strict=True)
+            matrices |= {slot: of_groups[number] for slot, number in numbers}
+    return matrices

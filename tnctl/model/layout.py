@@ -38,6 +38,7 @@ class RowKind:
     shows: bool = False  # rows keep show and click
     cvm: bool = False  # and these follow the embedding where it is read
     evict_every: int | None = None  # steps
+    vectors: bool = False  # a matrix makes the embedding as wide as others, where it is read
 
     @property
     def columns(self) -> int:
@@ -124,6 +125,7 @@ class Layout:
     numeric_at: int
     sequences: dict[str, Sequence]
     unserved: str | None = None  # the slot of the first columns of x, which only training reads
+    projected: "Layout | None" = None  # what recipes see, if matrices make vectors less wide
 
     @property
     def has_linear(self) -> bool:
@@ -171,10 +173,20 @@ class Layout:
 
 def plan(conf: Conf, statistics: Statistics) -> Layout:
     """The layout of a conf, whose one-hot widths may have been measured."""
+    kinds = row_kinds(conf)
+    layout = _placed(conf, statistics, kinds)
+    if not any(kind.vectors for kind, _ in kinds):
+        return layout
+    width = conf.embedding.width
+    seen = [(replace(kind, width=width) if kind.vectors else kind, names) for kind, names in kinds]
+    return replace(layout, projected=_placed(conf, statistics, seen))
+
+
+def _placed(conf: Conf, statistics: Statistics, kinds: list[tuple[RowKind, list[str]]]) -> Layout:
     tables: list[TableLayout] = []
     sequences: dict[str, Sequence] = {}
     column = apart = 0
-    for kind, names in row_kinds(conf):
+    for kind, names in kinds:
         groups: dict[str, int] = {}
         spreads, columns = [], []
         for name in names:
@@ -233,6 +245,7 @@ def row_kinds(conf: Conf) -> list[tuple[RowKind, list[str]]]:
             shows=life.counts,
             cvm=conf.cvm_of(name),
             evict_every=life.eviction.every_steps,
+            vectors=slot.vectors is not None,
         )
         names = next((names for known, names in kinds if known == kind), None)
         if names is None:

@@ -27,7 +27,7 @@ RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions"
 # Keys that must be equal in all slots of a share group.
 SHARED_BY_A_GROUP = (
     "ids", "seed", "size", "vocabulary", "vocabulary_file", "oov", "boundaries",
-    "initial", "initial_scale", "width", "linear", "max_norm", "frozen",
+    "initial", "initial_scale", "vectors", "width", "linear", "max_norm", "frozen",
 )  # fmt: skip
 
 
@@ -214,6 +214,10 @@ class Conf(Section):
                 f"slots.{name}: pooling=none needs a width above 0",
             )
             refuse_if(
+                slot.vectors is not None and not self.embedding.width,
+                f"slots.{name}: vectors are read embedding.width wide. Give it a width above 0",
+            )
+            refuse_if(
                 not self.width_of(slot) and not self.has_linear(slot) and name not in crossed,
                 f"slots.{name} has width 0 and no linear weight, so it is no input. Give it "
                 "one of them, or use it in a cross",
@@ -230,9 +234,9 @@ class Conf(Section):
         )
         slot = self.slots[name]
         refuse_if(
-            slot.pooling == "none" or not self.width_of(slot) or slot.linear,
+            slot.pooling == "none" or not self.width_of(slot) or slot.linear or slot.vectors,
             f"position.slot={name} needs a pooled embedding and no linear weight: give "
-            f"slots.{name} a width, and leave pooling=none, indicator and linear out",
+            f"slots.{name} a width, and leave pooling=none, indicator, linear and vectors out",
         )
         self.slots[name] = replace(slot, linear=False)
         rows, columns = slot.group or name, {name, slot.column}

@@ -37,7 +37,7 @@ class IdKind:
 
 
 ID_KINDS: dict[str, IdKind] = {
-    "hash": IdKind("of the text", keys=("seed",), of_texts=True),
+    "hash": IdKind("of the text", keys=("seed", "vectors"), of_texts=True),
     "modulo": IdKind(
         "the hash modulo size",
         keys=("seed", "size"),
@@ -46,10 +46,10 @@ ID_KINDS: dict[str, IdKind] = {
         of_texts=True,
         decided_by=("size",),
     ),
-    "integer": IdKind("as given", keys=("size",), counted=True, has_missing_id=False),
+    "integer": IdKind("as given", keys=("size", "vectors"), counted=True, has_missing_id=False),
     "vocabulary": IdKind(
         "place in a list",
-        keys=("seed", "vocabulary", "vocabulary_file", "oov"),
+        keys=("seed", "vocabulary", "vocabulary_file", "oov", "vectors"),
         counted=True,
         served="vocabulary",
     ),

@@ -123,6 +123,12 @@ class Slot(Section):
         1_000_000,
         "the scale of new embeddings of this slot (default: embedding.initial.scale)",
     )
+    vectors: str | None = key(
+        None,
+        "a file or URL of vectors, `width` wide, that rows start from: Parquet, or NAME.npy beside "
+        "NAME.txt; a trained matrix makes them embedding.width wide",
+        only_for=kinds_with("vectors"),
+    )
     max_norm: float | None = number(
         None,
         0,
@@ -194,6 +200,12 @@ class Slot(Section):
                 "cross makes ids of the ids of others: leave column, separator and weights "
                 "out, and take ids=hash or modulo",
             )
+
+        refuse_if(
+            self.vectors is not None and (self.cross is not None or not self.width),
+            "vectors are of the values of a column, so not of a cross, and need width: the floats "
+            "of each",
+        )
 
     def _check_pooling(self) -> None:
         refuse_if(

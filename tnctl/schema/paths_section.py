@@ -11,7 +11,7 @@ from tnctl.schema.declarations import Section, key
 # Keys whose values are paths or URLs that are read.
 READ = (
     r"data\.(?:root|prepared|(?:train|validation|test)(?:\.files)?)|warm\.start|recipe\.name"
-    r"|slots\.\w+\.vocabulary_file|cluster\.tls\.(?:certificate|authority|key)"
+    r"|slots\.\w+\.(?:vocabulary_file|vectors)|cluster\.tls\.(?:certificate|authority|key)"
 )
 # A URL, fsspec's forms without //, an absolute path, or one in a user's home folder.
 WHOLE = re.compile(r"/|~|(?:file|local|data):|.*(?:://|::)", re.S)

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tnctl import limits
+from tnctl import files, limits
 from tnctl.data.batch_sizes import by_rows
 from tnctl.data.file_pieces import partitions_of
 from tnctl.data.sources import DAY
+from tnctl.data.vectors import read_vectors
 from tnctl.errors import Failure, UserError, printable, quoted, refuse_if
 from tnctl.masking import masked
 from tnctl.schema import AUTO, ISO, is_whole
 from tnctl.schema.conf import RESERVED_NAMES
+from tnctl.schema.id_kinds import kinds_with
 from tnctl.starting.column_figures import FEW_VALUES, ColumnFigures, figures
 from tnctl.starting.column_kinds import (
     ChosenLabel,
@@ -45,6 +47,7 @@ EMBEDDING: dict[str, Any] = {"initial_gradients": 17}
 RATES = {"linear": {"learning_rate": 0.1, **EMBEDDING}, "embedding": EMBEDDING}
 BY_DAYS = {"dense": {"learning_rate": 0.0015}, "schedule": {"name": "day", "end": 0.02}}
 PLATEAU = {"name": "plateau", "patience": 1, "reduce": 0.3}
+OF_VECTORS = {"frozen": True, "linear": False, "initial": "zeros"}
 EMBEDDING_L2 = 800  # of the summed loss of a pass: divided by its rows, of the mean loss
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./*-]*")
@@ -220,6 +223,7 @@ def first_conf(
     reasons = [f"{column}: {_remark_of(of)}" for column, of in columns.items()][:3]
     refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
     doubts = [*chosen.doubts, *named.left_out]
+    inputs += _of_vectors(named, inputs, doubts)
     data = _places(named, name) | other_splits(named, form, chosen, doubts)
     if named.pattern is None and "validation" not in data:
         data["split"] = _kept_rows(sample.estimate, columns, "test" in data)
@@ -248,6 +252,28 @@ def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
         and all(name in folders for folders in of_files)
         and DAY not in (of_days.get(name) or "")
     ]
+
+
+def _of_vectors(
+    named: NamedFiles, inputs: Sequence[ProposedInput], doubts: list[str]
+) -> list[ProposedInput]:
+    """A slot beside that of a column for each file of vectors; `doubts` get why one has none."""
+    slots = {entry.column: entry.settings for entry in inputs if entry.section == "slots"}
+    made = []
+    for name, column in named.vectors.items():
+        settings = slots.get(column)
+        if settings is None or settings.get("ids", "hash") not in kinds_with("vectors")[1]:
+            doubts.append(f"{name}: vectors of {column}, which is no slot of ids here")
+            continue
+        try:
+            count, width = read_vectors(files.join(named.root, name)).floats.shape
+        except Failure as error:
+            doubts.append(f"{name} is left out: {error}")
+            continue
+        settings = settings | {"vectors": masked(name), "width": width, **OF_VECTORS}
+        shown = f"{count:,} vectors; a value without has zeros"
+        made.append(ProposedInput("slots", f"{column}_vectors", column, settings, shown))
+    return made
 
 
 def _missing_texts(columns: Mapping[str, ColumnFigures]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """The files that the words of `tnctl init` name, and which of them train, validate and test."""
 
+import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,8 +13,10 @@ from tnctl import files, schema
 from tnctl.data.bad_rows import SPLITS
 from tnctl.data.days import conf_of_day, daily, days_of, fixed_folder, in_words, none_there
 from tnctl.data.file_pieces import partitions_of
+from tnctl.data.formats.arrow_files import ParquetReader
 from tnctl.data.read_ahead import in_order
 from tnctl.data.sources import DAY, Source
+from tnctl.data.vectors import columns_of_vectors
 from tnctl.errors import Failure, quoted, refuse_if
 from tnctl.schema import is_whole
 
@@ -31,6 +35,7 @@ DEPTH = 4  # of folders in the given folder
 FEW_LISTED, MOST_LISTED = 4, 500  # names that a conf lists rather than a glob, or without one
 DATE = re.compile(r"(?<!\d)(?:19|20)\d\d([-_]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])(?!\d)")
 VALIDATION_PART = 10  # every tenth file of many that are alike
+FEW_SCHEMAS = 20  # files that are opened to see whether they are of vectors
 DAYS_READ = 4  # the last ones of daily training
 Sizes = Mapping[str, int]  # the bytes of files by their names
 _common_start = os.path.commonprefix  # of texts, not only of paths
@@ -41,13 +46,15 @@ class NamedFiles:
     """The files of each split, by names that start from `root`, and what shows the splits.
 
     `left_out` says why files of the folder are in no split; `empty` are the files without any
-    byte, which are in none. `pattern` is data.train of daily training, with {day}, and `days` are
+    byte, which are in none; `vectors` are files of vectors beside them, each with its column of
+    values. `pattern` is data.train of daily training, with {day}, and `days` are
     its days; `names` then has the files of the last ones.
     """
 
     root: str | None
     names: dict[str, list[str]]
     empty: list[str] = field(default_factory=list)
+    vectors: dict[str, str] = field(default_factory=dict)
     evidence: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     pattern: str | None = None
@@ -190,9 +197,23 @@ def _with_rows(root: str | None, sizes: Sizes) -> NamedFiles:
     )
     named = NamedFiles(root, {"train": names}, [name for name in sizes if name not in set(names)])
     if len(names) > 1:  # a single one is trained on, whatever its name says
+        _take_vectors(named)
         _split_by_names(named)
         _cut_validation(named)
     return named
+
+
+def _take_vectors(named: NamedFiles) -> None:
+    """Take files of vectors out of the data. Files named alike but for digits are parts of it."""
+    names = [name for name in named.names["train"] if PurePosixPath(name).suffix == ".parquet"]
+    alike = Counter(re.sub(r"\d+", "0", name) for name in names)
+    for name in [name for name in names if alike[re.sub(r"\d+", "0", name)] == 1][:FEW_SCHEMAS]:
+        with contextlib.suppress(Failure):  # reading the data reports it
+            columns = columns_of_vectors(ParquetReader.schema_of(files.join(named.root, name)))
+            if columns is not None:
+                named.vectors[name] = columns[0]
+    data = [name for name in named.names["train"] if name not in named.vectors]
+    named.names["train"] = data or named.names["train"]
 
 
 def _role_of(name: str) -> str | None:

@@ -68,6 +68,11 @@ def import_tables(conf: Conf, url: str, tables: str | None, dense: str | None) -
         "optimizer.updates=all makes every row before the first step, and TensorNet has only rows "
         "that were trained. Take updates=touched",
     )
+    refuse_if(
+        any(slot.vectors for slot in conf.slots.values()),
+        "slots.NAME.vectors makes rows before the first step, and TensorNet has only rows that "
+        "were trained. Import without this slot, then add it in a warm start",
+    )
     outputs.refuse_overlap([conf.output], [url], "output")
     with files.locked(conf.output):
         refuse_run(conf.output)

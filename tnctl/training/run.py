@@ -12,7 +12,7 @@ import numpy as np
 from tnctl import files
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import Checkpoint, newest_first, open_checkpoint
-from tnctl.data import statistics
+from tnctl.data import sources, statistics
 from tnctl.data.bad_rows import SPLITS
 from tnctl.data.batch_sizes import chosen, sized
 from tnctl.data.batches import batches
@@ -386,6 +386,9 @@ def new_model(
     model = processes.build(conf, measured)
     if start is not None:
         processes.fill(start, model)
+    if sources.files_of_slots(conf, "vectors"):
+        with waiting("reading vectors"):
+            processes.insert_vectors(model)
     if conf.optimizer.updates == "all":
         with waiting("making every row of the training data"):
             insert_all_rows(model, features_of(conf, model))

@@ -36,7 +36,7 @@ from tnctl.model.building import Model, build
 from tnctl.model.parameter_tables import TableFigures, table_figures
 from tnctl.progress import waiting
 from tnctl.schema import Conf
-from tnctl.training import row_life
+from tnctl.training import row_life, row_vectors
 from tnctl.training.report.worker_figures import WorkerSums
 from tnctl.training.row_life import MemoryWatch
 from tnctl.training.signals import Signals
@@ -283,6 +283,10 @@ class OneProcess:
         Raises UserError where it cannot take that, Failure for a damaged checkpoint.
         """
         start.fill(model)
+
+    def insert_vectors(self, model: Model) -> None:
+        """Give the model that was built the rows that start from vectors. Raises UserError."""
+        row_vectors.insert(model)
 
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint. Raises DamagedError."""

@@ -52,6 +52,11 @@ class ClusterProcesses(OneProcess):
         assert self._cluster is not None
         building.fill(self._cluster, start, model)
 
+    def insert_vectors(self, _: Model) -> None:
+        """Each owner of rows reads the vectors of its own."""
+        assert self._cluster is not None
+        self._cluster.each(self._cluster.writers, RowService.insert_vectors)
+
     def load(self, checkpoint: Checkpoint, conf: Conf) -> Model:
         """The model of a checkpoint with this worker's rows. Raises DamagedError."""
         cluster = self._new_cluster(conf)

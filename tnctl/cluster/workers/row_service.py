@@ -38,7 +38,7 @@ from tnctl.model.parameter_tables import ParameterTables
 from tnctl.schema import Conf
 from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
 from tnctl.tables import PullWorkspace, RankKeys, SparseTable
-from tnctl.training import row_life
+from tnctl.training import row_life, row_vectors
 from tnctl.training.row_life import MemoryWatch, table_words
 
 MOST_SEEN_BYTES = 1 << 10  # of a file that all processes should see
@@ -128,6 +128,11 @@ class RowService(ABC):
 
         `sha256` is the digest of the manifest of the checkpoint in `folder`.
         """
+
+    @command
+    def insert_vectors(self) -> None:
+        """Give the model that was built the rows of this process that start from vectors."""
+        row_vectors.insert(self.model)
 
     @command
     def load(self, folder: Text, batch_size: Count, working_folder: bool) -> Built | Text:

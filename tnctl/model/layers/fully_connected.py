@@ -135,6 +135,47 @@ class Dense(keras.layers.Layer):
         return {self.kernel.path: {0: columns}}
 
 
+class VectorProjection(Float32Layer):
+    """Vectors v of `length` numbers times one matrix: y = v W, of `width` numbers.
+
+    `kept` numbers after each vector stay as they are. W starts as Glorot and Bengio, 2010, which
+    keeps the variance between both widths. Always float32.
+
+    Input shape: [B, F * (length + kept)]. Output shape: [B, F * (width + kept)].
+    """
+
+    by_field = True
+
+    def __init__(self, length: int, width: int, kept: int = 0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.length, self.width, self.each = length, width, length + kept
+
+    def build(self, _: Sequence[int]) -> None:
+        self.kernel = self.add_weight(
+            shape=(self.length, self.width), initializer="glorot_uniform", name="kernel"
+        )
+
+    def call(self, x: Any) -> Any:
+        vectors, kept = ops.reshape(x, (-1, self.each)), None
+        if self.length < self.each:
+            vectors, kept = vectors[:, : self.length], vectors[:, self.length :]
+        y = concatenated(ops.matmul(vectors, self.kernel), kept)
+        return ops.reshape(y, (-1, x.shape[1] // self.each * y.shape[1]))
+
+    def weight_axes(self, columns: Axis) -> dict[str, WeightAxes]:
+        return {
+            self.kernel.path: {0: columns[: self.length], 1: [((), k) for k in range(self.width)]}
+        }
+
+    def output_places(self, columns: Axis) -> Axis:
+        places: Axis = []
+        for start in range(0, len(columns), self.each):
+            first = columns[start]
+            places += [first and (first[0], k) for k in range(self.width)]
+            places += columns[start + self.length : start + self.each]
+        return places
+
+
 class Mlp(keras.layers.Layer):
     """Fully connected layers: h_k = dropout(activation(norm(h_{k-1} W_k + b_k))).
 

@@ -25,7 +25,7 @@ from tnctl.model.building import Model, bfloat16_advice, build
 from tnctl.model.layout import Layout, TableLayout, most_rows
 from tnctl.schema import Cluster, Conf, Slot
 from tnctl.tables import SparseTable
-from tnctl.training import plan, row_life
+from tnctl.training import plan, row_life, row_vectors
 from tnctl.training.check import mistakes
 from tnctl.training.check.sample import (
     EncodedSample,
@@ -164,6 +164,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
     conf, batch = batch_sizes.resolved(conf)
     measured = statistics.measure(conf, rows)
     model = build(conf, measured)
+    row_vectors.insert(model)
     skipped = Skipped("train", conf.data.bad_rows)
     sample = read_sample(conf, measured, rows, skipped)
     for split in ("validation", "test"):
@@ -205,6 +206,7 @@ def inspect(conf: Conf, rows: int = ROWS) -> Forecast:
         warnings=[],
     )
     findings.warnings = warnings(conf, layout, findings, sample, trained)
+    findings.warnings += mistakes.of_vectors(model, sample)
     return findings
 
 
@@ -312,8 +314,9 @@ def table_forecast(
 ) -> TableForecast:
     """The size of a table from the growth of its groups."""
     rows = np.zeros(3)
-    for name in layout.groups:
-        rows += lives[name].rows if name in lives else at_end(groups[name])
+    for name, number in layout.groups.items():
+        trained = lives[name].rows if name in lives else at_end(groups[name])
+        rows += np.maximum(trained, table.group_rows(number))  # that has those with vectors
     sketch = table.sketch.nbytes if layout.waits else 0
     counted = sum(lives[name].counted for name in layout.groups if name in lives)
     # Cormode & Muthukrishnan 2005, theorem 1: e / width * occurrences, but for e^-lines of all ids.

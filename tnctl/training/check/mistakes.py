@@ -11,6 +11,7 @@ from tnctl.data.column_names import numeric_columns, slot_columns
 from tnctl.data.sources import Source
 from tnctl.errors import quoted
 from tnctl.model.layout import Layout
+from tnctl.model.parameter_tables import ParameterTables
 from tnctl.schema import Conf, Data, Numeric, Train
 from tnctl.starting.column_figures import (
     GIVES_AWAY,
@@ -27,6 +28,7 @@ LEAST_VALUES = 100  # of which a rule is taken
 FEWEST_STEPS = 100
 STEPS = 400  # that an advised batch size gives at least
 SMALLEST_BATCH = 32
+FEW_VECTORS = 0.1  # the share of values
 LARGE = 1000.0  # a number that no layer should get unscaled
 
 
@@ -119,6 +121,21 @@ def of_one_class(data: Data, sample: EncodedSample) -> Iterator[str]:
                 f"the label {words} is {values[0]:g} in every row of the sample. Is the data "
                 "sorted by it, or is it another column?"
             )
+
+
+def of_vectors(model: ParameterTables, sample: EncodedSample) -> Iterator[str]:
+    """Slots with vectors that hardly a value of the data has."""
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        for name, group in zip(layout.slots, layout.group_of, strict=True):
+            ids, _ = sample.occurrences([name])
+            if not layout.kind.vectors or not len(ids):
+                continue
+            share = table.contains(np.full(len(ids), group, np.uint16), ids).mean()
+            if share < FEW_VECTORS:
+                yield (
+                    f"slots.{name}: {share:.1%} of its values in the sample have a vector. Check "
+                    f"that {model.conf.slots[name].vectors} has values as the data has them"
+                )
 
 
 def of_numbers(

@@ -154,6 +154,8 @@ def _other_slot(
 ) -> Difference | None:
     """A difference that changes the ids of values, or narrows the embedding; else None."""
     old_name = pairing.matched[name]
+    if (slot.vectors is None) != (old.vectors is None):
+        return "vectors", slot.vectors, old.vectors
     for key in (*MAKES_IDS, *slot.kind.decided_by):
         if getattr(slot, key) != getattr(old, key):
             return key, getattr(slot, key), getattr(old, key)
@@ -176,7 +178,8 @@ def _other_slot(
         return "size", slot.size, old.size
     # An embedding can be made wider, but no part of it is known to be worth less than another.
     width, old_width = pairing.conf.width_of(slot), pairing.old.width_of(old)
-    return ("width", width, old_width) if width < old_width else None
+    is_other = width != old_width if slot.vectors else width < old_width
+    return ("width", width, old_width) if is_other else None
 
 
 def _crossed(

@@ -133,7 +133,7 @@ class Move:
 def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move]:
     """Which groups' rows go where. A new group takes the rows of one group of the checkpoint.
 
-    Raises UserError when its slots had rows of several.
+    Frozen vectors come from their file. Raises UserError when its slots had rows of several.
     """
     old_groups = {
         group: (table.name, number)
@@ -155,7 +155,10 @@ def moves(pairing: Pairing, old_layout: Layout, layout: Layout) -> Iterator[Move
                     "would have two rows. Reinitialise one of them (warm.new and warm.drop), or "
                     "keep the groups apart"
                 )
-            for old_group in sources:
+            for old_group, name in sources.items():
+                slots = pairing.conf.slots[name], pairing.old.slots[pairing.matched[name]]
+                if all(slot.frozen and slot.vectors for slot in slots):
+                    continue
                 yield Move(*old_groups[old_group], old_group, index, group, number)
 
 
