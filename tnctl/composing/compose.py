@@ -131,9 +131,11 @@ def _resolved(values: dict[str, Any], path: Path) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.create(values), resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        key, name = error.full_key, values["recipe"]["name"]
-        needs = [recipe.inputs for recipe in shipped_recipes() if recipe.name == name]
-        why = f": recipe {name} needs {needs[0]}" if key.startswith("recipe.") and needs else ""
+        key, why = str(error.full_key), ""
+        if key.startswith("recipe."):
+            inputs = {recipe.name: recipe.inputs for recipe in shipped_recipes()}
+            name = values["recipe"].get("name")
+            why = f": recipe {name} needs {inputs[name]}" if name in inputs else ""
         raise UserError(f"{key} is not given{why}. Give {key}=…") from error
     except Exception as error:
         raise explained(error, path.name) from error

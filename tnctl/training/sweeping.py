@@ -83,12 +83,12 @@ def show(outcomes: Sequence[Outcome], monitor: str) -> None:
         )
     rows = []
     for name, report in sorted(outcomes, key=lambda outcome: _rank(outcome[1], monitor)):
-        cells, size = ["-"] * len(columns), ("-", "-", "failed")
+        cells, costs = ["-"] * len(columns), ["-", "-", "failed"]
         if report is not None:
             cells = [shown(number_of(report.of_split(split), key), 5) for split, key in columns]
-            size = f"{report.dense_weights:,}", shown(report.step_milliseconds, 1)
-            size = *size, f"{report.timing.seconds:,.1f}"
-        rows.append((name, *cells, *size))
+            step, seconds = shown(report.step_milliseconds, 1), f"{report.timing.seconds:,.1f}"
+            costs = [f"{report.dense_weights:,}", step, seconds]
+        rows.append((name, *cells, *costs))
     headings = (f"{metric} ({split})" for split, metric in columns)
     progress.table("", ("trained", *headings, "dense", "ms/step", "seconds"), rows)
 
