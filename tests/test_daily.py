@@ -140,6 +140,8 @@ def test_a_bracket_in_a_folder_before_the_day(tmp_path, monkeypatch, root, folde
         other = Path(str(path).replace("[1]", "1").replace(day, "d3"))
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("")
+    if root:
+        monkeypatch.chdir("..")
     conf = conf_of(folder + name, root=root and root.format(tmp_path))
     assert days_of(conf).there == ["d1", "d10"]
     for day in ("d1", "d10"):

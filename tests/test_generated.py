@@ -56,6 +56,7 @@ def test_histories_tell_what_is_planted():
     lengths = np.diff(history.offsets.to_numpy())
     assert set(lengths) == set(range(generated.HISTORY + 1))
     known = set(table["item_id"].to_pylist())
+    assert known == {f"i{number}" for number in range(200)}
     assert set(history.flatten().to_pylist()) <= known
     seen, blind = column(table, "planted_history"), column(table, "planted")
     assert (seen[lengths == 0] == blind[lengths == 0]).all()

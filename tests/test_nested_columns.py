@@ -175,6 +175,13 @@ def test_fields_by_their_paths(tmp_path, kind):
         refused(conf, f"column '{column}' is", words, kind=UserError)
 
 
+def test_structs_within_structs_have_paths_to_a_depth():
+    kind = pa.int64()
+    for _ in range(40):
+        kind = pa.struct([("a", kind)])
+    assert column_names.paths_of(pa.schema([("a", kind)])) == [".".join("a" * 33)]
+
+
 def test_slices_of_tables():
     """As a program may give them: parts of larger arrays."""
     whole = pa.RecordBatch.from_pydict(NESTED)

@@ -16,7 +16,7 @@ from tnctl.checkpoint import rows as checkpoint_rows
 from tnctl.checkpoint.chain import newest_or_fail, open_checkpoint
 from tnctl.checkpoint.rows import shows_as_read, unseen_days
 from tnctl.errors import Failure, UserError
-from tnctl.tensornet import dense_weights, table_files
+from tnctl.tensornet import dense_weights, joined_records, table_files
 from tnctl.tensornet.table_files import ADAGRAD, ADAM, FTRL, RULES, RowForm
 
 ROOT = Path(__file__).parent.parent
@@ -203,8 +203,14 @@ def stored_days(folder):
 # ---- Tables and the conf ----------------------------------------------------
 
 
-def test_rows_in_one_of_two_tables(cli, folder):
-    """Their other weights are those of a new row; shows that differ are the embedding's."""
+def test_rows_in_one_of_two_tables(cli, folder, monkeypatch):
+    """Their other weights are those of a new row; shows that differ are the embedding's.
+
+    The tables are cut into two parts, and a file of each, as large ones are.
+    """
+    monkeypatch.setattr(joined_records, "BYTES_PER_PART", 1)
+    monkeypatch.setattr(joined_records, "MOST_PARTS", 2)
+    monkeypatch.setattr(checkpoint_rows, "BYTES_PER_FILE", 1)
     wide, deep = tables()
     wide.rows, deep.rows = wide.rows[:50], deep.rows[10:]
     wide.rows[20].show, deep.rows[10].show = 7.0, 8.0
@@ -212,8 +218,10 @@ def test_rows_in_one_of_two_tables(cli, folder):
     done = imported(cli, folder)
     assert "20 rows are in one of two tables" in done.err
     assert "1 rows have other shows or days in two tables" in done.err
-    _, stored = stored_rows(folder)
+    checkpoint, stored = stored_rows(folder)
     assert len(stored) == 60
+    halves = checkpoint.manifest.tables[0].files
+    assert len(halves) == 2 and all(file.rows for file in halves)
     shared = wide.rows[20].sign
     assert stored[shared][1] == pytest.approx(8.0, rel=1e-6)
     record = stored[wide.rows[0].sign][0]

@@ -115,7 +115,7 @@ def test_it_shows_where_it_is_and_prints_nothing_else(trained, process):
     assert done.code == 0
     assert done.out == ""
     assert "3,000 examples" in done.err
-    assert "AUC (test)" in done.err
+    assert re.search(r"\nAUC \(test\) .*\nAUC of the reference .*\nlogloss ", done.err)
     assert "shown/report.json" in done.err
     assert "0000 " not in done.err  # TensorFlow's own lines
     [checkpoint] = checkpoints(trained / "shown")

@@ -8,14 +8,18 @@ from types import SimpleNamespace
 import cluster_in_one_process
 import numpy as np
 import pytest
+import units
 from test_cluster_async import async_conf
 from test_cluster_seeing import lines_of
 
+from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import work
 from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.rank_0.cluster_workers import ClusterBatches, ClusterWorkers
 from tnctl.cluster.transport.kinds import MessageError
+from tnctl.data.bad_rows import Skipped
 from tnctl.documents import parse
 from tnctl.training import observers
 from tnctl.training.observers import WorkerWatch, line_of, scalars_of
@@ -233,6 +237,22 @@ def test_the_report_of_an_earlier_version_has_no_such_figures():
         "waits_for_workers": [[0.0]], "waits_for_owners": [[0.5]],
     })  # fmt: skip
     assert parse(ExchangeReport, text.encode()) == ExchangeReport()
+
+
+def test_what_was_waited_before_a_pass_is_no_wait_of_its_steps():
+    share = SimpleNamespace(seconds_waited=3.0)
+    batches = ClusterBatches(SimpleNamespace(share=share), None, SimpleNamespace(position=None), 0)
+    share.seconds_waited = 5.0
+    assert batches.seconds_waited == 2
+
+
+def test_workers_without_data_are_named_in_the_first_pass(tmp_path, capsys):
+    conf = units.conf_of(tmp_path, "csv", units.write_csv(tmp_path, 1))
+    workers = SimpleNamespace(_node=SimpleNamespace(workers=2), _warning="", _deal=lambda _: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            ClusterWorkers.batches(workers, conf, Position(), Skipped("train", 0)).__enter__()
+    assert capsys.readouterr().err.count("Workers without data: 1") == 1
 
 
 # ---- Runs ------------------------------------------------------------------------
