@@ -29,6 +29,7 @@ from tnctl.training.loop import (
     Evaluated,
     Event,
     LabelsEqual,
+    LateTrained,
     PassEnds,
     PassStarts,
     PassTrained,
@@ -73,7 +74,7 @@ class Stopwatch:
     def see(self, event: Event) -> None:
         """Add the seconds of an event."""
         match event:
-            case DayLooked(seconds=seconds):
+            case DayLooked(seconds=seconds) | LateTrained(seconds=seconds):
                 self.evaluating += seconds
             case Evaluated(measured=measured):
                 self.evaluating += measured.seconds
@@ -340,6 +341,10 @@ class Recorder:
                 self.log.add("epoch", **documents.plain(epoch), timing=timing)
                 if event_files is not None:
                     event_files.flush()
+            case LateTrained(day=day, labels=labels):
+                timing = self.stopwatch.timing()
+                of_labels = documents.plain(labels)
+                self.log.add("late", step=steps, day=day, labels=of_labels, timing=timing)
             case DayEnds(record=record):
                 timing = self.stopwatch.timing()
                 self.log.add("day", step=steps, **documents.plain(record), timing=timing)

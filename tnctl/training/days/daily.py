@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tnctl import files
 from tnctl.checkpoint.document import Position, number_of
-from tnctl.data.day_records import DayRecord, OfDay
+from tnctl.data.day_records import DayRecord, LateLabel, OfDay
 from tnctl.data.days import (
     conf_of_day,
     day_number,
@@ -22,7 +23,7 @@ from tnctl.data.sources import Source
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import recalibrated
-from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
+from tnctl.evaluation.split_scoring import Counts, labelled_heads, metrics_line
 from tnctl.model.building import Model
 from tnctl.model.parameter_tables import Recalibration, total_rows
 from tnctl.progress import say, waiting
@@ -30,7 +31,16 @@ from tnctl.schema import Conf
 from tnctl.training import schedule
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
-from tnctl.training.loop import DayEnds, DayLooked, DayStarts, Events, RowsEvicted, train_passes
+from tnctl.training.loop import (
+    DayEnds,
+    DayLooked,
+    DayStarts,
+    Events,
+    LateTrained,
+    RowsEvicted,
+    Visit,
+    train_passes,
+)
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
@@ -45,6 +55,7 @@ class Daily:
     ) -> None:
         self.conf, self.accept = conf, accept
         self.record, self.left = list(record), list(left)
+        self.late, self.prompt = conf.data.late_labels, conf.data.prompt_labels
 
     @property
     def under_way(self) -> str | None:
@@ -75,6 +86,8 @@ class Daily:
         try:
             with waiting(f"looking at {day}"):
                 scored = workers.look(conf, figures, scored=not is_new)
+            if scored is not None and self.late:
+                scored = scored.of_heads(heads_of(workers.model, self.prompt))
             metrics = None if scored is None else scored.metrics()
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
@@ -108,6 +121,7 @@ class Daily:
             files=data,
             statistics=looked if looked.examples else None,
             changes={change.name: change.changes for change in unusual if change.changes} or None,
+            late=dict.fromkeys(self.late) if self.late and looked.examples else None,
         )
         self.record.append(entry)
         self._shorten_record()
@@ -116,6 +130,82 @@ class Daily:
             say(f"{day}  before it is trained: {line}")
             recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
+
+    # ---- Labels that come late -----------------------------------------------------
+
+    def due(self) -> tuple[int, tuple[str, ...]] | None:
+        """The first day, by its place in the record, that is due to be trained on late labels.
+
+        And those labels: the ones that were begun, else all that are mature on the day under way.
+        None when no day is due.
+        """
+        now = self.record[-1].number
+        for place, entry in enumerate(self.record[:-1]):
+            left = {
+                label: trained
+                for label, trained in (entry.late or {}).items()
+                if label in self.late and (trained is None or trained.last_step is None)
+            }
+            begun = tuple(label for label, trained in left.items() if trained is not None)
+            mature = (label for label in left if entry.number + self.late[label] <= now)
+            if labels := begun or tuple(mature):
+                return place, labels
+        return None
+
+    def is_begun(self, place: int, labels: Sequence[str]) -> bool:
+        """Whether training a day of the record on late labels was begun, and stopped since."""
+        return (self.record[place].late or {})[labels[0]] is not None
+
+    def begin_late(
+        self, place: int, labels: Sequence[str], workers: Workers, steps: int
+    ) -> None:
+        """Evaluate the model on a day of the record, by labels that it is to be trained on now.
+
+        Raises Failure, unless `accept`, when the day has no row or no file any more.
+        """
+        entry, scored, model = self.record[place], None, workers.model
+        conf, named = conf_of_day(self.conf, entry.day), ", ".join(labels)
+        try:
+            data = Source(conf, "train").fingerprints()
+            with waiting(f"looking at {entry.day} for {named}"):
+                scored = workers.look(conf, Counts(model.layout), scored=True)
+        except (EmptyError, files.AbsentError) as error:
+            if not self.accept:
+                raise Failure(
+                    f"{entry.day} is to be trained on {named} now, and has no row any more. Put "
+                    "its files back, or accept=true to go on without"
+                ) from error
+            say(f"{entry.day} has no row any more and is passed over for {named} (accept=true)")
+        late = dict(entry.late or {})
+        for label in labels:
+            late[label] = trained = LateLabel(
+                during=self.record[-1].day,
+                rows=0 if scored is None else len(scored.labels),
+                first_step=steps + 1,
+                last_step=None,
+                before=None if scored is None else _before(scored, model, label),
+            )
+            if trained.before is not None:
+                words = f"{metrics_line(trained.before)}  {trained.rows:,} examples"
+                say(f"{entry.day}  before it is trained on {label}: {words}")
+        # From now on the files of the day are those with these labels.
+        kept = None if entry.files is None or scored is None else data
+        self.record[place] = replace(entry, late=late, files=kept or entry.files)
+        if scored is not None:
+            of_labels = scored.of_heads(heads_of(model, labels))
+            recalibrate_for_next_day(self.conf, model, entry.day, of_labels)
+
+    def end_late(self, place: int, labels: Sequence[str], steps: int) -> dict[str, LateLabel]:
+        """Record that a day is trained on late labels, up to `steps`; what is recorded of them."""
+        entry = self.record[place]
+        late = entry.late or {}
+        ended = {
+            label: replace(trained, last_step=steps)
+            for label, trained in late.items()
+            if label in labels and trained is not None
+        }
+        self.record[place] = replace(entry, late=late | ended)
+        return ended
 
     def _shorten_record(self) -> None:
         """Drop what only the gate needs of days that are too old to be compared to."""
@@ -154,7 +244,7 @@ class Daily:
         findings = gate.findings(self.conf.gate, looked, recent, gate.ordinary(self.record))
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
-            label = list(looked.labels)[labelled_heads(model)[0][2]]
+            label = list(self.conf.data.all_labels)[labelled_heads(model)[0][2]]
             independent = looked.examples / gate.label_effect(label, recent)
             clicks = looked.labels[label] * independent
             known = self.record[-self.conf.gate.days :]
@@ -183,11 +273,21 @@ def recalibrate_for_next_day(conf: Conf, model: Model, day: str, scored: Scored)
         earlier = model.recalibration.get(head, Recalibration(slope=1.0, intercept=0.0))
         corrected = of_day.after(earlier, SHARE_OF_DAY)
         model.recalibration = model.recalibration | {head: corrected}
-        of_head = f" head {head}" if len(fitted) > 1 else ""
+        of_head = f" head {head}" if len(model.trained_heads) > 1 else ""
         say(
             f"{day}  recalibrated{of_head} for the next day: slope {corrected.slope:.4f}, "
             f"intercept {corrected.intercept:+.4f}"
         )
+
+
+def heads_of(model: Model, labels: Sequence[str]) -> list[str]:
+    """The heads that are trained on some labels."""
+    return [head for head, _, _ in labelled_heads(model, labels)]
+
+
+def _before(scored: Scored, model: Model, label: str) -> dict[str, Any]:
+    """The metrics of a label's head."""
+    return scalars(scored.of_heads(heads_of(model, [label])).metrics())
 
 
 def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
@@ -200,11 +300,13 @@ def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> E
             started = time.perf_counter()
             record = _begin_day(state, workers, daily)
             yield DayLooked(record, time.perf_counter() - started)
+        yield from _train_late(conf, state, workers, daily)
         record = daily.record[-1]
         if record.rows:
             conf_of_record = conf_of_day(conf, record.day)
+            visit = Visit(daily.prompt if daily.late else None, record.rows)
             yield DayStarts(conf_of_record)
-            with contextlib.closing(train_passes(conf_of_record, state, workers)) as passes:
+            with contextlib.closing(train_passes(conf_of_record, state, workers, visit)) as passes:
                 for event in passes:
                     if isinstance(event, RowsEvicted):
                         daily.add_evicted(event.removed)
@@ -214,6 +316,30 @@ def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> E
         summary = daily.end(state.steps)
         state.position = Position(passes=state.position.passes)
         yield DayEnds(summary, is_last=not daily.left)
+
+
+def _train_late(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
+    """Train earlier days on the labels that are mature now, the oldest first.
+
+    They come before the day under way, so that what is trained last is the newest.
+    """
+    while (due := daily.due()) is not None:
+        place, labels = due
+        started, day = time.perf_counter(), daily.record[place].day
+        if not daily.is_begun(place, labels):
+            daily.begin_late(place, labels, workers, state.steps)
+            state.position = Position(day, passes=state.position.passes)
+        seconds = time.perf_counter() - started
+        [rows, *_] = [late.rows for late in (daily.record[place].late or {}).values() if late]
+        if rows:
+            conf_of_record = conf_of_day(conf, day)
+            yield DayStarts(conf_of_record)
+            visit = Visit(labels, rows, again=True)
+            with contextlib.closing(train_passes(conf_of_record, state, workers, visit)) as passes:
+                yield from passes
+        trained = daily.end_late(place, labels, state.steps)
+        state.position = Position(daily.record[-1].day, passes=state.position.passes)
+        yield LateTrained(day, trained, seconds)
 
 
 def _begin_day(state: RunState, workers: Workers, daily: Daily) -> DayRecord:
