@@ -193,6 +193,16 @@ def days_of(conf: Conf) -> Days:
     )
 
 
+def most_days(conf: Conf) -> int | None:
+    """How many days data.days has at most, from its first to its last; None: any number."""
+    wanted = _wanted(conf.data.days)
+    ends = in_order(day for day in wanted if day is not None)
+    dates = [calendar(day) for day in (*ends[:1], *ends[-1:])]
+    if None in wanted or None in dates:
+        return len(wanted) if isinstance(wanted, list) else None
+    return (dates[1] - dates[0]).days + 1  # type: ignore[operator]
+
+
 def none_there(conf: Conf) -> Failure:
     """The error when no day of data.train has files."""
     data, folder = conf.data, conf.root_of("data.train") or str(Path.cwd())

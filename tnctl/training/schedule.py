@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tnctl.checkpoint.document import Epoch
+from tnctl.data.column_names import label_keys
 from tnctl.data.days import daily
 from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.metrics import METRICS
@@ -102,8 +103,32 @@ def matters(conf: Conf) -> bool:
     )
 
 
+def check_late_labels(conf: Conf) -> None:
+    """Refuse labels that arrive late where no visit could train them. Raises UserError."""
+    late, labels = conf.data.late_labels, label_keys(conf.data)
+    if not late:
+        return
+    key = next(f"{key}.mature_days" for key, label in labels.items() if label.mature_days)
+    refuse_if(
+        not daily(conf),
+        f"{key} counts days of daily training, and data.train has no {{day}}: the label is never "
+        "mature. Leave it out",
+    )
+    refuse_if(
+        not conf.data.prompt_labels,
+        "every label has mature_days, so no label is trained with its day. Leave it out of the "
+        "label that arrives first, and train each day later",
+    )
+    refuse_if(
+        next(iter(conf.data.all_labels)) in late,
+        f"{key}={next(iter(late.values()))} is of the first label, whose clicks rows count with "
+        "their day. Name a label without mature_days first",
+    )
+
+
 def check(conf: Conf) -> None:
     """Refuse evaluations and schedules that can have no effect. Raises UserError."""
+    check_late_labels(conf)
     evaluation = conf.evaluation
     if daily(conf) and matters(conf):
         raise UserError(

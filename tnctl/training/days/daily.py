@@ -152,9 +152,9 @@ class Daily:
                 return place, labels
         return None
 
-    def is_begun(self, place: int, labels: Sequence[str]) -> bool:
-        """Whether training a day of the record on late labels was begun, and stopped since."""
-        return (self.record[place].late or {})[labels[0]] is not None
+    def trained_late(self, place: int, label: str) -> LateLabel | None:
+        """The training of a day of the record on a late label; None before it is begun."""
+        return (self.record[place].late or {}).get(label)
 
     def begin_late(
         self, place: int, labels: Sequence[str], workers: Workers, steps: int
@@ -326,15 +326,15 @@ def _train_late(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> 
     while (due := daily.due()) is not None:
         place, labels = due
         started, day = time.perf_counter(), daily.record[place].day
-        if not daily.is_begun(place, labels):
+        if daily.trained_late(place, labels[0]) is None:
             daily.begin_late(place, labels, workers, state.steps)
             state.position = Position(day, passes=state.position.passes)
         seconds = time.perf_counter() - started
-        [rows, *_] = [late.rows for late in (daily.record[place].late or {}).values() if late]
-        if rows:
+        begun = daily.trained_late(place, labels[0])
+        if begun is not None and begun.rows:
             conf_of_record = conf_of_day(conf, day)
             yield DayStarts(conf_of_record)
-            visit = Visit(labels, rows, again=True)
+            visit = Visit(labels, begun.rows, again=True)
             with contextlib.closing(train_passes(conf_of_record, state, workers, visit)) as passes:
                 yield from passes
         trained = daily.end_late(place, labels, state.steps)
