@@ -156,9 +156,7 @@ class Daily:
         """The training of a day of the record on a late label; None before it is begun."""
         return (self.record[place].late or {}).get(label)
 
-    def begin_late(
-        self, place: int, labels: Sequence[str], workers: Workers, steps: int
-    ) -> None:
+    def begin_late(self, place: int, labels: Sequence[str], workers: Workers, steps: int) -> None:
         """Evaluate the model on a day of the record, by labels that it is to be trained on now.
 
         Raises Failure, unless `accept`, when the day has no row or no file any more.
