@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import date
 
 import numpy as np
@@ -30,7 +31,7 @@ STEPS = ROWS // BATCH
 SLOTS = ("user_id", "item_id", "device")
 CONF = f"""\
 defaults: [schema, {{recipe: shared_bottom}}, _self_]
-recipe: {{bottom: [8], hidden: [4]}}
+recipe: {{bottom: [8], hidden: [4], activation: tanh}}
 embedding: {{width: 4}}
 slots: {{user_id: {{}}, item_id: {{}}, device: {{}}}}
 data:
@@ -39,7 +40,8 @@ data:
   window: 200
   labels: {{click: {{column: label}}, buy: {{column: bought, mature_days: 2}}}}
 train: {{batch_size: {BATCH}, threads: 1}}
-life: {{shows: {{keep: true}}}}
+life: {{shows: {{keep: true, decay: 1}}}}
+optimizer: {{dense: {{name: adagrad}}}}
 evaluation: {{ablate: false}}
 """
 TRAIN = ("train", "conf=late.yaml", "output=run", "golden=10")
@@ -189,7 +191,8 @@ def test_a_head_that_no_label_trains_yet_stays(tmp_path, monkeypatch, ran, recip
             start.variable_names, trained.variables, start.variables, strict=True
         )
     }
-    of_late = [name for name in moved if name.startswith(late)]
+    # The first experts of a label are read by the shared gate of ple, which clicks train.
+    of_late = [name for name in moved if name.startswith(late) and "_expert_0_" not in name]
     assert of_late and not any(moved[name] for name in of_late)
     prompt = "ctr" if recipe == "esmm" else "click"
     assert all(is_moved for name, is_moved in moved.items() if f"{prompt}_logit" in name)
@@ -221,7 +224,7 @@ def test_a_late_label_is_judged_when_it_is_mature(_four, tmp_path, ran):
     of_click = json.loads(done.out)
     before = days[2]["before"]
     assert {key: of_click[key] for key in before} == before
-    assert f"{name_of(1)}  before it is trained on buy: AUC {first['before']['auc']:.4f}" in said
+    assert f"{name_of(1)}  before it is trained on buy: auc {first['before']['auc']:.4f}" in said
     # One day after the other comes to the same.
     for day in (3, 5):
         ran(*TRAIN, f"data.days=..{name_of(day)}", cwd=two)
@@ -286,11 +289,11 @@ def test_a_killed_visit_is_resumed(folder, cli, ran, monkeypatch, tmp_path):
     whole = outcome(folder / "run")
     os.rename(folder / "run", tmp_path / "whole")
     saving = [*overrides, "save.every_steps=2", "save.full_every=3"]
-    for step in (17, 23, 34):
+    for step, saved in ((17, 16), (23, 22), (34, 33)):
         stop_at(monkeypatch, step, kill)
         with pytest.raises(Killed):
             cli(*TRAIN, *saving, cwd=folder)
-        assert names(folder / "run")[-1] == f"step-{(step - 1) // 2 * 2:010d}"
+        assert names(folder / "run")[-1] == f"step-{saved:010d}"
     stop_at(monkeypatch, 0, nothing)
     ran(*TRAIN, *saving, cwd=folder)
     assert outcome(folder / "run") == whole
@@ -318,24 +321,17 @@ def test_workers(_four, tmp_path, monkeypatch, workers, mode):
 
 # ---- Errors --------------------------------------------------------------------------
 
-LABELS = "data.labels={{click: {{column: label{}}}, buy: {{column: bought{}}}}}"
-LATE = ", mature_days: {}"
 REFUSED = {
     "negative": (["data.labels.buy.mature_days=-1"], "mature_days"),
     "no days": ([f"data.train={name_of(1)}.csv"], "data.train has no {day}: the label is never"),
-    "all": ([LABELS.format(LATE.format(1), LATE.format(2))], "every label has mature_days"),
-    "the first": ([LABELS.format(LATE.format(1), "")], "Name a label without mature_days first"),
+    "all": (["data.labels.click.mature_days=1"], "every label has mature_days"),
+    "the first": (["data.labels.buy.mature_days=0", "data.labels.click.mature_days=1"], "Name a label without mature_days first"),
     "too few days": (
         [f"data.days={name_of(2)}..{name_of(3)}"],
         "has 2 days: the label is never mature. Leave the end of data.days open, or take at least "
         "3 days",
     ),
     "too few days of a list": ([f"data.days=[{name_of(1)},{name_of(2)}]"], "has 2 days"),
-    "the main head": (
-        ["recipe=esmm", "~recipe.bottom",
-         "data.labels={ctcvr: {column: bought}, ctr: {column: label, mature_days: 1}}"],
-        "data.labels.ctr.mature_days is of ctr, the recipe's main head",
-    ),
 }  # fmt: skip
 
 
@@ -345,6 +341,16 @@ def test_labels_that_no_visit_could_train(folder, cli, case):
     done = cli(*TRAIN, *overrides, cwd=folder)
     assert done.code == 2 and words in done.last, done.err
     assert not (folder / "run/checkpoints").exists()
+
+
+def test_the_label_of_the_main_head_is_not_late(folder, cli):
+    """Which the labels' own order does not show."""
+    labels = "{ctcvr: {column: bought}, ctr: {column: label, mature_days: 1}}"
+    text = re.sub(r"labels: .*", f"labels: {labels}", CONF)
+    (folder / "late.yaml").write_text(text)
+    done = cli(*TRAIN, "recipe=esmm", "~recipe.bottom", cwd=folder)
+    assert done.code == 2
+    assert "data.labels.ctr.mature_days is of ctr, the recipe's main head" in done.last
 
 
 def test_without_the_key_a_conf_is_as_before(tmp_path, monkeypatch):
