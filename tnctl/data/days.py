@@ -6,6 +6,7 @@ count as numbers (day_2 before day_10), and their numbers go up from 1.
 """
 
 import glob
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -193,14 +194,14 @@ def days_of(conf: Conf) -> Days:
     )
 
 
-def most_days(conf: Conf) -> int | None:
-    """How many days data.days has at most, from its first to its last; None: any number."""
+def most_days(conf: Conf) -> float:
+    """How many days data.days has at most, from its first to its last; infinite with an open end."""
     wanted = _wanted(conf.data.days)
-    ends = in_order(day for day in wanted if day is not None)
-    dates = [calendar(day) for day in (*ends[:1], *ends[-1:])]
-    if None in wanted or None in dates:
-        return len(wanted) if isinstance(wanted, list) else None
-    return (dates[1] - dates[0]).days + 1  # type: ignore[operator]
+    days = in_order(wanted) if isinstance(wanted, list) else wanted
+    first, last = calendar(days[0] or ""), calendar(days[-1] or "")
+    if first is not None and last is not None:
+        return (last - first).days + 1
+    return len(days) if isinstance(wanted, list) else math.inf
 
 
 def none_there(conf: Conf) -> Failure:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from tnctl.checkpoint.document import Epoch, EvaluationEntry, Position
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.column_names import label_keys
-from tnctl.data.day_records import DayRecord, LateLabel
+from tnctl.data.day_records import DayRecord
 from tnctl.data.sources import Source
 from tnctl.errors import Failure, Stopped, quoted
 from tnctl.evaluation.metrics import scalars
@@ -28,10 +28,10 @@ MANY = 100_000  # examples after which labels of one class are probably a mistak
 
 @dataclass(frozen=True)
 class Visit:
-    """What passes over data are for: which labels they train, None of all.
+    """What passes over data train: some labels, or all; `rows` are those of the data, if known.
 
-    `rows` are those of the data, if known before. With `again` the data was trained before, on
-    other labels: none of it counts, no id gets a row, and the day does not end with it.
+    With `again` the data was trained before, on other labels: nothing of it counts, and no id gets
+    a row.
     """
 
     labels: tuple[str, ...] | None = None
@@ -94,13 +94,9 @@ class DayLooked:
 
 @dataclass(frozen=True)
 class LateTrained:
-    """A day was visited again and trained on labels that came late, by their names.
+    """A day was trained on late labels; the model was evaluated on it before, for `seconds`."""
 
-    `seconds` were spent on evaluating the model before.
-    """
-
-    day: str
-    labels: dict[str, LateLabel]
+    record: DayRecord
     seconds: float
 
 

@@ -341,13 +341,10 @@ class Recorder:
                 self.log.add("epoch", **documents.plain(epoch), timing=timing)
                 if event_files is not None:
                     event_files.flush()
-            case LateTrained(day=day, labels=labels):
+            case DayEnds(record=record) | LateTrained(record=record):
+                name = "day" if isinstance(event, DayEnds) else "late"
                 timing = self.stopwatch.timing()
-                of_labels = documents.plain(labels)
-                self.log.add("late", step=steps, day=day, labels=of_labels, timing=timing)
-            case DayEnds(record=record):
-                timing = self.stopwatch.timing()
-                self.log.add("day", step=steps, **documents.plain(record), timing=timing)
+                self.log.add(name, step=steps, **documents.plain(record), timing=timing)
 
     def _record_steps(self, current: PassUnderWay) -> None:
         """A line about the steps since the one before."""

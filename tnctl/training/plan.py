@@ -179,8 +179,12 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
     newest = in_order(trained)[-1] if trained else None
     known = {calendar(day) or day for day in trained}
     left = [day for day in listed.there if (calendar(day) or day) not in known]
-    if not record and (most := most_days(conf)) is not None:
-        _refuse_too_late(conf, most)
+    for name, mature_days in conf.data.late_labels.items() if not record else ():
+        refuse_if(
+            mature_days >= (most := most_days(conf)),
+            f"label {name} has mature_days={mature_days}, and data.days={conf.data.days} has {most} "
+            "days: it is never mature. Leave the end of data.days open, or take more days",
+        )
     late = [day for day in left if newest is not None and comes_before(day, newest)]
     if late and not accept:
         raise Failure(
@@ -204,17 +208,6 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
                 "has changed since"
             )
     return [entry.day for entry in record if entry.last_step is None] + left
-
-
-def _refuse_too_late(conf: Conf, days: int) -> None:
-    """Refuse a label that matures on none of `days` days."""
-    for name, mature_days in conf.data.late_labels.items():
-        refuse_if(
-            mature_days >= days,
-            f"data.labels.{name}.mature_days={mature_days}, and data.days={conf.data.days} has "
-            f"{days:,} days: the label is never mature. Leave the end of data.days open, or take "
-            f"at least {mature_days + 1:,} days",
-        )
 
 
 def changed_file(conf: Conf, entry: DayRecord) -> str | None:

@@ -21,8 +21,8 @@ from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import Failure, Stopped, UserError, quoted, refuse_if
-from tnctl.evaluation.split_scoring import features_of, labelled_heads
+from tnctl.errors import Failure, Stopped, UserError, quoted
+from tnctl.evaluation.split_scoring import features_of
 from tnctl.limits import is_plain
 from tnctl.manifest import DamagedError
 from tnctl.masking import bare, is_masked
@@ -190,7 +190,6 @@ def begin_run(
         left = days_left(conf, record, accept) if daily(conf) else []
         conf, of_first_day = with_batch_size(conf, record, left)
         model = new_model(conf, processes, start, of_first_day)
-        refuse_late_head(model)
     if (advice := bfloat16_advice(conf.train, sum(model.dense.sizes))) is not None:
         say(advice)
     if overwrite:
@@ -367,17 +366,6 @@ def with_batch_size(
         say(choice.sentence)
         conf = sized(conf, choice.batch_size)
     return conf, conf_of_day(conf, first)
-
-
-def refuse_late_head(model: Model) -> None:
-    """Raise UserError when the main head's label arrives late: days are judged by this head."""
-    [(head, _, column), *_] = labelled_heads(model)
-    label = list(model.conf.data.all_labels)[column]
-    refuse_if(
-        label in model.conf.data.late_labels,
-        f"data.labels.{label}.mature_days is of {head}, the recipe's main head, by which a day is "
-        "judged before it is trained. Leave it out there",
-    )
 
 
 def record_workers(log: Log, cluster: Cluster, step: int) -> None:

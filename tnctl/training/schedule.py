@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from tnctl.checkpoint.document import Epoch
-from tnctl.data.column_names import label_keys
 from tnctl.data.days import daily
 from tnctl.errors import UserError, refuse_if
 from tnctl.evaluation.metrics import METRICS
@@ -104,26 +103,19 @@ def matters(conf: Conf) -> bool:
 
 
 def check_late_labels(conf: Conf) -> None:
-    """Refuse labels that arrive late where no visit could train them. Raises UserError."""
-    late, labels = conf.data.late_labels, label_keys(conf.data)
-    if not late:
-        return
-    key = next(f"{key}.mature_days" for key, label in labels.items() if label.mature_days)
-    refuse_if(
-        not daily(conf),
-        f"{key} counts days of daily training, and data.train has no {{day}}: the label is never "
-        "mature. Leave it out",
-    )
-    refuse_if(
-        not conf.data.prompt_labels,
-        "every label has mature_days, so no label is trained with its day. Leave it out of the "
-        "label that arrives first, and train each day later",
-    )
-    refuse_if(
-        next(iter(conf.data.all_labels)) in late,
-        f"{key}={next(iter(late.values()))} is of the first label, whose clicks rows count with "
-        "their day. Name a label without mature_days first",
-    )
+    """Refuse labels that arrive late where no day could be trained on them. Raises UserError."""
+    for name, mature_days in conf.data.late_labels.items():
+        given = f"label {name} has mature_days={mature_days}"
+        refuse_if(
+            not daily(conf),
+            f"{given}, which counts days of daily training, and data.train has no {{day}}: it is "
+            "never mature. Leave it out",
+        )
+        refuse_if(
+            name == next(iter(conf.data.all_labels)),
+            f"{given}, and the first label is trained with its day, when rows count its clicks. "
+            "Name one without mature_days first; where all are late, train each day later",
+        )
 
 
 def check(conf: Conf) -> None:

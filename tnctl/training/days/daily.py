@@ -87,7 +87,7 @@ class Daily:
             with waiting(f"looking at {day}"):
                 scored = workers.look(conf, figures, scored=not is_new)
             if scored is not None and self.late:
-                scored = scored.of_heads(heads_of(workers.model, self.prompt))
+                scored = of_labels(scored, workers.model, self.prompt)
             metrics = None if scored is None else scored.metrics()
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
@@ -131,41 +131,30 @@ class Daily:
             recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
 
-    # ---- Labels that come late -----------------------------------------------------
+    def due(self) -> tuple[int, list[str]] | None:
+        """The place in the record of the first day to be trained on late labels, and which.
 
-    def due(self) -> tuple[int, tuple[str, ...]] | None:
-        """The first day, by its place in the record, that is due to be trained on late labels.
-
-        And those labels: the ones that were begun, else all that are mature on the day under way.
-        None when no day is due.
+        Those that were begun, else those that are mature on the day under way; None without any.
         """
-        now = self.record[-1].number
         for place, entry in enumerate(self.record[:-1]):
-            left = {
-                label: trained
-                for label, trained in (entry.late or {}).items()
-                if label in self.late and (trained is None or trained.last_step is None)
-            }
-            begun = tuple(label for label, trained in left.items() if trained is not None)
-            mature = (label for label in left if entry.number + self.late[label] <= now)
-            if labels := begun or tuple(mature):
-                return place, labels
+            late = {name: of for name, of in (entry.late or {}).items() if name in self.late}
+            begun = [name for name, of in late.items() if of is not None and of.last_step is None]
+            age = self.record[-1].number - entry.number
+            mature = [name for name, of in late.items() if of is None and self.late[name] <= age]
+            if begun or mature:
+                return place, begun or mature
         return None
 
-    def trained_late(self, place: int, label: str) -> LateLabel | None:
-        """The training of a day of the record on a late label; None before it is begun."""
-        return (self.record[place].late or {}).get(label)
+    def begin_late(self, place: int, labels: list[str], workers: Workers, steps: int) -> bool:
+        """Evaluate the model on a day of the record before it is trained on late labels.
 
-    def begin_late(self, place: int, labels: Sequence[str], workers: Workers, steps: int) -> None:
-        """Evaluate the model on a day of the record, by labels that it is to be trained on now.
-
-        Raises Failure, unless `accept`, when the day has no row or no file any more.
+        False where the day has no row or no file any more, which raises Failure unless `accept`.
         """
-        entry, scored, model = self.record[place], None, workers.model
+        entry, scored, model, data = self.record[place], None, workers.model, None
         conf, named = conf_of_day(self.conf, entry.day), ", ".join(labels)
         try:
-            data = Source(conf, "train").fingerprints()
             with waiting(f"looking at {entry.day} for {named}"):
+                data = Source(conf, "train").fingerprints()
                 scored = workers.look(conf, Counts(model.layout), scored=True)
         except (EmptyError, files.AbsentError) as error:
             if not self.accept:
@@ -174,36 +163,37 @@ class Daily:
                     "its files back, or accept=true to go on without"
                 ) from error
             say(f"{entry.day} has no row any more and is passed over for {named} (accept=true)")
+        during, rows = self.record[-1].day, 0 if scored is None else len(scored.labels)
         late = dict(entry.late or {})
-        for label in labels:
-            late[label] = trained = LateLabel(
-                during=self.record[-1].day,
-                rows=0 if scored is None else len(scored.labels),
+        for name in labels:
+            before = None if scored is None else of_labels(scored, model, [name]).metrics()
+            late[name] = LateLabel(
+                during=during,
+                rows=rows,
                 first_step=steps + 1,
                 last_step=None,
-                before=None if scored is None else _before(scored, model, label),
+                before=None if before is None else scalars(before),
             )
-            if trained.before is not None:
-                words = f"{metrics_line(trained.before)}  {trained.rows:,} examples"
-                say(f"{entry.day}  before it is trained on {label}: {words}")
-        # From now on the files of the day are those with these labels.
-        kept = None if entry.files is None or scored is None else data
-        self.record[place] = replace(entry, late=late, files=kept or entry.files)
+            if before is not None:
+                line = f"{metrics_line(before)}  {rows:,} examples"
+                say(f"{entry.day}  before it is trained on {name}: {line}")
+        # The files may have been written again, with these labels.
+        known = entry.files if entry.files is None or scored is None else data
+        self.record[place] = replace(entry, late=late, files=known)
         if scored is not None:
-            of_labels = scored.of_heads(heads_of(model, labels))
-            recalibrate_for_next_day(self.conf, model, entry.day, of_labels)
+            of_late = of_labels(scored, model, labels)
+            recalibrate_for_next_day(self.conf, model, entry.day, of_late)
+        return scored is not None
 
-    def end_late(self, place: int, labels: Sequence[str], steps: int) -> dict[str, LateLabel]:
-        """Record that a day is trained on late labels, up to `steps`; what is recorded of them."""
+    def end_late(self, place: int, labels: list[str], steps: int) -> DayRecord:
+        """Record that a day is trained on late labels, up to `steps`; return its summary."""
         entry = self.record[place]
-        late = entry.late or {}
-        ended = {
-            label: replace(trained, last_step=steps)
-            for label, trained in late.items()
-            if label in labels and trained is not None
+        late = {
+            name: replace(of, last_step=steps) if of is not None and name in labels else of
+            for name, of in (entry.late or {}).items()
         }
-        self.record[place] = replace(entry, late=late | ended)
-        return ended
+        self.record[place] = replace(entry, late=late)
+        return self.record[place].summary()
 
     def _shorten_record(self) -> None:
         """Drop what only the gate needs of days that are too old to be compared to."""
@@ -242,7 +232,7 @@ class Daily:
         findings = gate.findings(self.conf.gate, looked, recent, gate.ordinary(self.record))
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
-            label = list(self.conf.data.all_labels)[labelled_heads(model)[0][2]]
+            label = list(self.conf.data.all_labels)[labelled_heads(model, self.prompt)[0][2]]
             independent = looked.examples / gate.label_effect(label, recent)
             clicks = looked.labels[label] * independent
             known = self.record[-self.conf.gate.days :]
@@ -278,14 +268,9 @@ def recalibrate_for_next_day(conf: Conf, model: Model, day: str, scored: Scored)
         )
 
 
-def heads_of(model: Model, labels: Sequence[str]) -> list[str]:
-    """The heads that are trained on some labels."""
-    return [head for head, _, _ in labelled_heads(model, labels)]
-
-
-def _before(scored: Scored, model: Model, label: str) -> dict[str, Any]:
-    """The metrics of a label's head."""
-    return scalars(scored.of_heads(heads_of(model, [label])).metrics())
+def of_labels(scored: Scored, model: Model, labels: Sequence[str]) -> Scored:
+    """The same examples with the heads of some labels alone."""
+    return scored.of_heads([head for head, _, _ in labelled_heads(model, labels)])
 
 
 def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
@@ -323,21 +308,20 @@ def _train_late(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> 
     """
     while (due := daily.due()) is not None:
         place, labels = due
-        started, day = time.perf_counter(), daily.record[place].day
-        if daily.trained_late(place, labels[0]) is None:
-            daily.begin_late(place, labels, workers, state.steps)
-            state.position = Position(day, passes=state.position.passes)
+        entry, started = daily.record[place], time.perf_counter()
+        is_resumed = state.position.day == entry.day
+        is_there = is_resumed or daily.begin_late(place, labels, workers, state.steps)
         seconds = time.perf_counter() - started
-        begun = daily.trained_late(place, labels[0])
-        if begun is not None and begun.rows:
-            conf_of_record = conf_of_day(conf, day)
+        if not is_resumed:
+            state.position = Position(entry.day, passes=state.position.passes)
+        if is_there:
+            conf_of_record = conf_of_day(conf, entry.day)
             yield DayStarts(conf_of_record)
-            visit = Visit(labels, begun.rows, again=True)
-            with contextlib.closing(train_passes(conf_of_record, state, workers, visit)) as passes:
-                yield from passes
-        trained = daily.end_late(place, labels, state.steps)
+            visit = Visit(tuple(labels), entry.rows, again=True)
+            yield from train_passes(conf_of_record, state, workers, visit)
+        record = daily.end_late(place, labels, state.steps)
         state.position = Position(daily.record[-1].day, passes=state.position.passes)
-        yield LateTrained(day, trained, seconds)
+        yield LateTrained(record, seconds)
 
 
 def _begin_day(state: RunState, workers: Workers, daily: Daily) -> DayRecord:
