@@ -211,7 +211,7 @@ def test_a_late_label_is_judged_when_it_is_mature(_four, tmp_path, ran):
         (1, 3), (4, 6), (7, 12), (13, 21)
     ]  # fmt: skip
     first = days[0]["late"]["buy"]
-    assert (first["rows"], first["first_step"], first["last_step"]) == (ROWS, 7, 9)
+    assert (first["first_step"], first["last_step"]) == (7, 9)
     assert all("heads" not in (day["before"] or {}) for day in days)
     two = with_days(tmp_path / "two", DAYS)
     ran(*TRAIN, "data.days=..2024-01-02", cwd=two)
@@ -255,7 +255,7 @@ def test_files_that_are_written_again_with_the_label(tmp_path, ran):
     write_day(folder, 3)
     ran(*TRAIN, cwd=folder)
     model = model_of(folder)
-    assert report_of(folder)["days"][0]["late"]["buy"]["rows"] == ROWS
+    assert report_of(folder)["days"][0]["late"]["buy"]["before"]["examples"] == ROWS
     groups = np.full(2, model.layout.tables[0].groups["user_id"], np.uint16)
     ids = np.array([hash_bytes(b"new0"), hash_bytes(b"new1")], np.uint64)
     assert not model.tables[0].contains(groups, ids).any()
@@ -274,7 +274,7 @@ def test_a_day_without_files_when_its_label_is_mature(folder, cli, ran):
     )
     ran(*TRAIN, "data.days=..2024-01-03", "accept=true", cwd=folder)
     first = report_of(folder)["days"][0]["late"]["buy"]
-    assert (first["rows"], first["before"], report_of(folder)["steps"]) == (0, None, 3 * STEPS)
+    assert (first["before"], report_of(folder)["steps"]) == (None, 3 * STEPS)
 
 
 # ---- Kills and clusters --------------------------------------------------------------

@@ -110,12 +110,11 @@ class OfDay:
 class LateLabel:
     """The training of a day on a label that came late, while the day `during` was under way.
 
-    `rows` are the day's examples then, `before` has the metrics of the label's head on them before
-    it was trained; `last_step` is None while it is trained.
+    `before` has the metrics of the label's head before that, None where the day had no row any
+    more; `last_step` is None while it is trained.
     """
 
     during: DayName
-    rows: Count
     first_step: Uint32
     last_step: Uint32 | None
     before: Figures | None

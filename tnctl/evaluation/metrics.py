@@ -7,7 +7,7 @@ them, as TensorNet's does. A metric that these examples do not define is None.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -388,17 +388,6 @@ class Scored:
             if getattr(self, name) is not None
         }
         return replace(self, judged=None, **arrays)
-
-    def of_heads(self, names: Collection[str]) -> "Scored":
-        """The same examples with some of the heads; a reference goes with the main one."""
-        chosen = [index for index, head in enumerate(self.heads) if head in names]
-        return replace(
-            self,
-            heads=[self.heads[index] for index in chosen],
-            logits=self.logits[:, chosen],
-            labels=self.labels[:, chosen],
-            reference=self.reference if 0 in chosen else None,
-        )
 
     def of_head(self, index: int) -> HeadExamples:
         """The examples of one head, contiguous."""

@@ -200,8 +200,7 @@ class Data(Section):
     @property
     def late_labels(self) -> dict[str, int]:
         """The labels that arrive late, each with its `mature_days`."""
-        late = {name: label.mature_days for name, label in self.all_labels.items()}
-        return {name: days for name, days in late.items() if days}
+        return {name: of.mature_days for name, of in self.all_labels.items() if of.mature_days}
 
     @property
     def prompt_labels(self) -> tuple[str, ...]:

@@ -182,8 +182,8 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
     for name, mature_days in conf.data.late_labels.items() if not record else ():
         refuse_if(
             mature_days >= (most := most_days(conf)),
-            f"label {name} has mature_days={mature_days}, and data.days={conf.data.days} has {most} "
-            "days: it is never mature. Leave the end of data.days open, or take more days",
+            f"label {name} has mature_days={mature_days}, and data.days={conf.data.days} has "
+            f"{most} days: it is never mature. Leave the end of data.days open, or take more days",
         )
     late = [day for day in left if newest is not None and comes_before(day, newest)]
     if late and not accept:

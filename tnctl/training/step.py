@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class TrainingStep:
         self._number = aligned(1, np.int64)
         self._number_tensor = tensor_over(self._number)
         self._compiled = model.conf.train.xla and model.conf.train.precision == "float32"
-        self._functions: dict[tuple[tuple[str, ...], int | None], Callable[..., Any]] = {}
+        self._function = cache(partial(gradient_function, model))
         self.train_on(model.conf.data.prompt_labels)
 
     @property
@@ -92,15 +93,8 @@ class TrainingStep:
         At first on those that are known when their day is trained.
         """
         self.labels, self._trained = SeenLabels(), tuple(labels)
-        self._function(self._buffers.batch_size)  # traced before a batch is waited for
-
-    def _function(self, rows: int | None) -> Callable[..., Any]:
-        """The function of batches of `rows` rows; of None it takes any number."""
-        key = self._trained, rows
-        if key not in self._functions:
-            compiled = self._compiled and rows is not None
-            self._functions[key] = gradient_function(self.model, rows, compiled, self._trained)
-        return self._functions[key]
+        # Traced before a batch is waited for.
+        self._function(self._buffers.batch_size, self._compiled, self._trained)
 
     def __call__(self, batch: Batch) -> StepResult:
         """Train on a batch of at most `batch_size` rows."""
@@ -108,7 +102,8 @@ class TrainingStep:
         self.parameters.pull(batch, self._buffers)
         tensors = self._buffers.tensors(batch.rows)
         is_whole = batch.rows == self._buffers.batch_size
-        function = self._function(batch.rows if is_whole else None)
+        rows, compiled = (batch.rows, self._compiled) if is_whole else (None, False)
+        function = self._function(rows, compiled, self._trained)
         loss, logits, inputs, dense, statistics = function(*tensors, self._number_tensor)
         try:
             self.parameters.push(batch, Gradients(inputs, dense, statistics), self.rate_factor)

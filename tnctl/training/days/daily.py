@@ -163,20 +163,17 @@ class Daily:
                     "its files back, or accept=true to go on without"
                 ) from error
             say(f"{entry.day} has no row any more and is passed over for {named} (accept=true)")
-        during, rows = self.record[-1].day, 0 if scored is None else len(scored.labels)
         late = dict(entry.late or {})
         for name in labels:
-            before = None if scored is None else of_labels(scored, model, [name]).metrics()
-            late[name] = LateLabel(
-                during=during,
-                rows=rows,
-                first_step=steps + 1,
-                last_step=None,
-                before=None if before is None else scalars(before),
-            )
-            if before is not None:
-                line = f"{metrics_line(before)}  {rows:,} examples"
+            before = None
+            if scored is not None:
+                before = scalars(of_labels(scored, model, [name]).metrics())
+                line = f"{metrics_line(before)}  {len(scored.labels):,} examples"
                 say(f"{entry.day}  before it is trained on {name}: {line}")
+            during = self.record[-1].day
+            late[name] = LateLabel(
+                during=during, first_step=steps + 1, last_step=None, before=before
+            )
         # The files may have been written again, with these labels.
         known = entry.files if entry.files is None or scored is None else data
         self.record[place] = replace(entry, late=late, files=known)
@@ -269,8 +266,12 @@ def recalibrate_for_next_day(conf: Conf, model: Model, day: str, scored: Scored)
 
 
 def of_labels(scored: Scored, model: Model, labels: Sequence[str]) -> Scored:
-    """The same examples with the heads of some labels alone."""
-    return scored.of_heads([head for head, _, _ in labelled_heads(model, labels)])
+    """The same examples with the heads of some labels; a reference goes with the main head."""
+    heads = [head for head, _, _ in labelled_heads(model, labels)]
+    chosen = [scored.heads.index(head) for head in heads]
+    logits, of_heads = scored.logits[:, chosen], scored.labels[:, chosen]
+    reference = scored.reference if 0 in chosen else None
+    return replace(scored, heads=heads, logits=logits, labels=of_heads, reference=reference)
 
 
 def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
