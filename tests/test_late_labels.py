@@ -221,8 +221,8 @@ def test_a_late_label_is_judged_when_it_is_mature(_four, tmp_path, ran):
     assert "auc" in known and known == {key: of_buy[key] for key in known}
     done = ran("evaluate", "output=run", f"data.test={name_of(3)}.csv", cwd=two)
     of_click = json.loads(done.out)
-    before = days[2]["before"]
-    assert {key: of_click[key] for key in before} == before
+    of_day = days[2]["before"]
+    assert {key: of_click[key] for key in of_day} == of_day
     assert f"{name_of(1)}  before it is trained on buy: auc {first['before']['auc']:.4f}" in said
     # One day after the other comes to the same.
     for day in (3, 5):

@@ -106,7 +106,7 @@ class OfDay:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LateLabel:
     """The training of a day on a label that came late, while the day `during` was under way.
 

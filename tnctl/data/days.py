@@ -194,9 +194,9 @@ def days_of(conf: Conf) -> Days:
     )
 
 
-def most_days(conf: Conf) -> float:
+def most_days(data: Data) -> float:
     """How many days data.days has at most, from its first to its last; infinite if it is open."""
-    wanted = _wanted(conf.data.days)
+    wanted = _wanted(data.days)
     days = in_order(wanted) if isinstance(wanted, list) else wanted
     first, last = calendar(days[0] or ""), calendar(days[-1] or "")
     if first is not None and last is not None:

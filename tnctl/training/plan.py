@@ -181,7 +181,7 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
     left = [day for day in listed.there if (calendar(day) or day) not in known]
     for name, mature_days in conf.data.late_labels.items() if not record else ():
         refuse_if(
-            mature_days >= (most := most_days(conf)),
+            mature_days >= (most := most_days(conf.data)),
             f"label {name} has mature_days={mature_days}, and data.days={conf.data.days} has "
             f"{most} days: it is never mature. Leave the end of data.days open, or take more days",
         )

@@ -70,9 +70,8 @@ class Daily:
     def begin(self, day: str, workers: Workers, steps: int, previous: int) -> DayRecord:
         """Evaluate the model on a day, compare the day to earlier ones, and return its new record.
 
-        `previous` is the number of the day before, 0 where there is none. One pass over the day's
-        data. The first day of a new model is not evaluated. Raises Failure, unless `accept`, when
-        the day is empty or not as days were before.
+        `previous` is the number of the day before, or 0. A new model's first day is not evaluated.
+        Raises Failure, unless `accept`, for a day that is empty or not as days were before.
         """
         conf = conf_of_day(self.conf, day)
         data = Source(conf, "train").fingerprints()
@@ -86,8 +85,7 @@ class Daily:
         try:
             with waiting(f"looking at {day}"):
                 scored = workers.look(conf, figures, scored=not is_new)
-            if scored is not None and self.late:
-                scored = of_labels(scored, workers.model, self.prompt)
+            scored = scored and of_labels(scored, workers.model, self.prompt)
             metrics = None if scored is None else scored.metrics()
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
@@ -126,8 +124,9 @@ class Daily:
         self.record.append(entry)
         self._shorten_record()
         if scored is not None and metrics is not None:
-            line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
-            say(f"{day}  before it is trained: {line}")
+            say(
+                f"{day}  before it is trained: {metrics_line(metrics)}  {looked.examples:,} examples"
+            )
             recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
 
@@ -165,15 +164,12 @@ class Daily:
             say(f"{entry.day} has no row any more and is passed over for {named} (accept=true)")
         late = dict(entry.late or {})
         for name in labels:
-            before = None
+            figures = None
             if scored is not None:
-                before = scalars(of_labels(scored, model, [name]).metrics())
-                line = f"{metrics_line(before)}  {len(scored.labels):,} examples"
+                figures = scalars(of_labels(scored, model, [name]).metrics())
+                line = f"{metrics_line(figures)}  {len(scored.labels):,} examples"
                 say(f"{entry.day}  before it is trained on {name}: {line}")
-            during = self.record[-1].day
-            late[name] = LateLabel(
-                during=during, first_step=steps + 1, last_step=None, before=before
-            )
+            late[name] = LateLabel(self.record[-1].day, steps + 1, None, figures)
         # The files may have been written again, with these labels.
         known = entry.files if entry.files is None or scored is None else data
         self.record[place] = replace(entry, late=late, files=known)
