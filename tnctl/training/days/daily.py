@@ -80,8 +80,7 @@ class Daily:
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
         rows = total_rows(workers.figures())
         figures = DayFigures(workers.model, edges, workers.contains if rows else None)
-        is_new = not steps and not rows
-        scored = None
+        is_new, scored = not steps and not rows, None
         try:
             with waiting(f"looking at {day}"):
                 scored = workers.look(conf, figures, scored=not is_new)
@@ -124,9 +123,8 @@ class Daily:
         self.record.append(entry)
         self._shorten_record()
         if scored is not None and metrics is not None:
-            say(
-                f"{day}  before it is trained: {metrics_line(metrics)}  {looked.examples:,} examples"
-            )
+            line = f"{metrics_line(metrics)}  {looked.examples:,} examples"
+            say(f"{day}  before it is trained: {line}")
             recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
 
