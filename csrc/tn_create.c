@@ -127,7 +127,7 @@ int tn_table_new(const tn_segment *segments, uint32_t n_segments, uint64_t seed,
     table->n_segments = n_segments;
     table->seed = seed;
     table->pool = pool;
-    table->counting = 1;
+    table->counting = table->inserting = 1;
     pthread_mutex_init(&table->lock, NULL);
     pthread_mutex_init(&table->arena_lock, NULL);
     int code = fill_table(table, segments);
@@ -254,6 +254,13 @@ int tn_table_set_updates(tn_table *table, int all) {
 int tn_table_set_counting(tn_table *table, int counting) {
     pthread_mutex_lock(&table->lock);
     table->counting = counting != 0;
+    pthread_mutex_unlock(&table->lock);
+    return TN_OK;
+}
+
+int tn_table_set_inserting(tn_table *table, int inserting) {
+    pthread_mutex_lock(&table->lock);
+    table->inserting = inserting != 0;
     pthread_mutex_unlock(&table->lock);
     return TN_OK;
 }

@@ -51,7 +51,7 @@ static int find_or_insert(tn_batch *batch, const tn_entry *entry, uint64_t hash,
     uint16_t group = (uint16_t)entry->place;
     uint32_t occurrences = batch->occurrences ? batch->occurrences[entry->cell] : 1, waiting = 0;
     *row = tn_row_find(table, group, entry->id, hash);
-    if (*row != NULL || missing != TN_PULL_INSERT) {
+    if (*row != NULL || missing != TN_PULL_INSERT || !table->inserting) {
         return TN_OK;
     }
     while (waiting < occurrences && !tn_admit(table, group, hash)) {

@@ -139,6 +139,7 @@ struct tn_table {
     int all;       /* tn_apply updates every row */
     int shows, cvm;
     int counting;                     /* occurrences count: for admission, and for show and click */
+    int inserting;                    /* keys without a row get one */
     uint32_t shows_at;                /* show, then click */
     int copies;                       /* decay or cvm: rows must not be read as they are stored */
     uint32_t read_floats, copy_bytes; /* floats that are read of a row; bytes of such a copy */

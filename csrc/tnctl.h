@@ -277,6 +277,10 @@ int tn_table_set_shows(tn_table *table, int shows, int cvm);
  * the occurrences counted so far admit (those of an evicted row), tn_apply adds nothing to show and
  * click, and tn_gather leaves out what an example has counted itself (tn_leave_out). */
 int tn_table_set_counting(tn_table *table, int counting);
+/* Whether a tn_find with `insert`, or a tn_pull that inserts, gives rows to keys that have none. 1
+ * at first. With 0 the rows that are there are trained; other keys read zeros and get no gradient.
+ */
+int tn_table_set_inserting(tn_table *table, int inserting);
 
 /* The day of a step. Days are a list: day i begins with step first_steps[i], and neither ever falls
  * from one entry to the next. The day of a step is days[i] of the last i with first_steps[i] <=

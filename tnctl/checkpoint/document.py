@@ -368,7 +368,10 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """The figures of a pass over the data; `epoch` counts from 1."""
+    """The figures of a pass over the data; `epoch` counts from 1.
+
+    `labels` are those that it trained, where these are not all.
+    """
 
     epoch: Count
     step: Uint32
@@ -377,6 +380,7 @@ class Epoch:
     running_auc: Finite | None
     skipped_rows: Count | None = omitted()
     day: DayName | None = omitted()
+    labels: tuple[Name, ...] | None = omitted()
     validation: Figures | None = omitted()
 
 

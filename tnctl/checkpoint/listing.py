@@ -51,7 +51,7 @@ class Stored:
         if self.manifest is None:
             return None
         days = self.manifest.days
-        return self.manifest.position.day or (days[-1].day if days else None)
+        return days[-1].day if days else self.manifest.position.day
 
 
 def stored(folder: str) -> list[Stored]:

@@ -106,6 +106,20 @@ class OfDay:
         )
 
 
+@dataclass(frozen=True)
+class LateLabel:
+    """The training of a day on a label that came late, while the day `during` was under way.
+
+    `before` has the metrics of the label's head before that, None where the day had no row any
+    more; `last_step` is None while it is trained.
+    """
+
+    during: DayName
+    first_step: Uint32
+    last_step: Uint32 | None
+    before: Figures | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class DayRecord:
     """A day whose training was begun: an entry of the record in checkpoints and reports.
@@ -130,6 +144,8 @@ class DayRecord:
     statistics: OfDay | None = omitted()
     evicted: dict[Name, Count] | None = omitted()
     changes: dict[Name, Changes] | None = omitted()
+    late: dict[Name, LateLabel | None] | None = omitted()
+    """the labels that were not known yet, None of those that still are not trained"""
 
     def summary(self) -> "DayRecord":
         """The record without what only the gate needs, as reports and logs have it."""

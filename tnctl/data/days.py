@@ -6,6 +6,7 @@ count as numbers (day_2 before day_10), and their numbers go up from 1.
 """
 
 import glob
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -191,6 +192,16 @@ def days_of(conf: Conf) -> Days:
         [day for day in absent if comes_before(day, there[-1])],
         [day for day in absent if comes_before(there[-1], day)],
     )
+
+
+def most_days(data: Data) -> float:
+    """How many days data.days has at most, from its first to its last; infinite if it is open."""
+    wanted = _wanted(data.days)
+    days = in_order(wanted) if isinstance(wanted, list) else wanted
+    first, last = calendar(days[0] or ""), calendar(days[-1] or "")
+    if first is not None and last is not None:
+        return (last - first).days + 1
+    return len(days) if isinstance(wanted, list) else math.inf
 
 
 def none_there(conf: Conf) -> Failure:

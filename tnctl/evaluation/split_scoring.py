@@ -1,6 +1,6 @@
 """Score a split of the data, read-only: in whole, and by the values of a column."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -86,13 +86,19 @@ def unshuffled_units(
         yield ahead
 
 
-def labelled_heads(model: "Model") -> list[tuple[str, int, int]]:
+def labelled_heads(
+    model: "Model", labels: Collection[str] | None = None
+) -> list[tuple[str, int, int]]:
     """Name, index among the heads, and index among the labels of every head that has a label.
 
-    In the order of the heads: the main one is the first.
+    In the order of the heads: the main one is the first. With `labels` those of these labels.
     """
-    trained = enumerate(model.trained_heads)
-    heads = [(head, model.heads.index(head), label) for label, head in trained]
+    trained = enumerate(zip(model.conf.data.all_labels, model.trained_heads, strict=True))
+    heads = [
+        (head, model.heads.index(head), number)
+        for number, (label, head) in trained
+        if labels is None or label in labels
+    ]
     return sorted(heads, key=lambda head: head[1])
 
 

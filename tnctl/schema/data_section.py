@@ -26,6 +26,14 @@ class Label(Section):
         None, "numbers above it count as 1 and all others as 0, such as ratings over 3"
     )
     weight: float = number(1.0, 0, 1_000_000, "the weight of this label in the loss")
+    mature_days: int = number(
+        0,
+        0,
+        10_000,
+        "daily training, a label that arrives late: so many days after a day it is trained on it, "
+        "in a second visit to the day's data",
+        unit="days",
+    )
 
     def check(self) -> None:
         refuse_if(
@@ -188,6 +196,16 @@ class Data(Section):
     def all_labels(self) -> dict[str, Label]:
         """The labels by name; a single one is called `label`."""
         return self.labels or {SINGLE_LABEL: self.label}
+
+    @property
+    def late_labels(self) -> dict[str, int]:
+        """The labels that arrive late, each with its `mature_days`."""
+        return {name: of.mature_days for name, of in self.all_labels.items() if of.mature_days}
+
+    @property
+    def prompt_labels(self) -> tuple[str, ...]:
+        """The labels that are known when their day is trained."""
+        return tuple(name for name in self.all_labels if name not in self.late_labels)
 
     def time_of(self, column: str) -> Time:
         """How a column writes times."""

@@ -104,6 +104,13 @@ class SparseTable:
         """
         check(lib.tn_table_set_counting(self.handle, counting))
 
+    def set_inserting(self, inserting: bool) -> None:
+        """Whether a `find` with `insert` gives rows to keys that have none; at first it does.
+
+        Else the rows that are there are trained; other keys read zeros and get no gradient.
+        """
+        check(lib.tn_table_set_inserting(self.handle, inserting))
+
     def set_shards(self, first: int, count: int) -> None:
         """Own `count` of the 64 shards, from `first` on, in a table that has had no row yet.
 

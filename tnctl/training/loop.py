@@ -6,7 +6,7 @@ trained one after the other by tnctl/training/days/daily.py.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tnctl.checkpoint.document import Epoch, EvaluationEntry, Position
@@ -24,6 +24,22 @@ from tnctl.training.state import PassSums, RunState, has_classes
 from tnctl.training.workers import Batches, SplitMetrics, Workers
 
 MANY = 100_000  # examples after which labels of one class are probably a mistake
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What passes over data train: some labels, or all; `rows` are those of the data, if known.
+
+    With `again` the data was trained before, on other labels: nothing of it counts, and no id gets
+    a row.
+    """
+
+    labels: tuple[str, ...] | None = None
+    rows: int | None = None
+    again: bool = False
+
+
+EVERYTHING = Visit()
 
 
 class EndedError(Exception):
@@ -71,6 +87,14 @@ class PassUnderWay:
 @dataclass(frozen=True)
 class DayLooked:
     """The model was evaluated on a day that it will be trained on."""
+
+    record: DayRecord
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LateTrained:
+    """A day was trained on late labels; the model was evaluated on it before, for `seconds`."""
 
     record: DayRecord
     seconds: float
@@ -156,6 +180,7 @@ class Interrupted:
 
 Event = (
     DayLooked
+    | LateTrained
     | DayStarts
     | PassStarts
     | BetweenSteps
@@ -174,7 +199,9 @@ Events = Generator[Event, None, None]
 # ---- The loop ------------------------------------------------------------------
 
 
-def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
+def train_passes(
+    conf: Conf, state: RunState, workers: Workers, visit: Visit = EVERYTHING
+) -> Events:
     """The passes over data.train that are left, or as many as early stopping allows.
 
     `state` is kept up to date with each event. Raises Stopped after `Interrupted`, and Failure for
@@ -182,15 +209,15 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
     """
     while state.position.epoch < conf.train.most_passes:
         epoch, is_resumed = state.position.epoch + 1, state.sums is not None
-        figures = yield from _train_pass(conf, state, workers)
+        figures = yield from _train_pass(conf, state, workers, visit)
         if epoch == 1:
             yield from _main_label_equal(conf.data, state, workers, figures)
             if not is_resumed:  # then this process has trained the first rows too
-                yield from _further_labels_equal(conf.data, workers)
+                yield from _further_labels_equal(conf.data, workers, figures)
         # Rows are evicted before the evaluation, so that the evaluated model is the saved one.
         of_day = state.position.day is not None
         ends = epoch >= schedule.most_passes(conf.train, figures.examples, of_day=of_day)
-        if not of_day or ends:
+        if not of_day or (ends and not visit.again):
             yield RowsEvicted(workers.end_of_period())
         if conf.data.source("validation") is not None:
             if not state.evaluations or state.evaluations[-1].step != state.steps:
@@ -205,18 +232,21 @@ def train_passes(conf: Conf, state: RunState, workers: Workers) -> Events:
             return
 
 
-def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Event, None, Epoch]:
+def _train_pass(
+    conf: Conf, state: RunState, workers: Workers, visit: Visit
+) -> Generator[Event, None, Epoch]:
     """The steps that are left of a pass; the figures are of predictions made before each."""
     if state.sums is None:
         state.sums = PassSums(has_classes(conf.train.loss))
         state.data = Source(conf, "train").fingerprints()
     epoch, sums = state.position.epoch, state.sums
     skipped = Skipped("train", conf.data.bad_rows)
-    rows, estimated = _rows_to_train(conf, state)
-    title = _title(conf.train, state.position)
+    rows, estimated = _rows_to_train(conf, state, visit)
+    title = _title(conf.train, state.position, visit)
     # Later passes read the same examples again, and each example counts once.
-    workers.set_counting(epoch == 0)
-    with workers.batches(conf, state.position, skipped) as batches:
+    workers.set_counting(epoch == 0 and not visit.again, not visit.again)
+    labels = visit.labels or tuple(conf.data.all_labels)
+    with workers.batches(conf, state.position, skipped, labels) as batches:
         current = PassUnderWay(epoch, title, sums, batches, rows, estimated, sums.examples)
         try:
             yield from _train_batches(conf, state, workers, current)
@@ -233,6 +263,7 @@ def _train_pass(conf: Conf, state: RunState, workers: Workers) -> Generator[Even
         running_auc=sums.area(),
         skipped_rows=skipped.rows if conf.data.bad_rows else None,
         day=state.position.day,
+        labels=visit.labels,
     )
 
 
@@ -240,7 +271,7 @@ def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Ep
     """Raises Failure when the main head's label has one value in all rows of a pass."""
     only = state.sums.only_label if state.sums is not None else None
     if only is not None:
-        source = _source_of_label(data, workers)
+        source = _source_of_label(data, workers, figures.labels)
         if figures.day is None:
             raise Failure(
                 f"with {source} the label is {only} in all {figures.examples:,} rows of "
@@ -251,18 +282,20 @@ def _main_label_equal(data: Data, state: RunState, workers: Workers, figures: Ep
         yield LabelsEqual(source, only, f"all {figures.examples:,} rows of {figures.day}")
 
 
-def _further_labels_equal(data: Data, workers: Workers) -> Events:
+def _further_labels_equal(data: Data, workers: Workers, figures: Epoch) -> Events:
     """The labels of further heads that have one value in all rows that this process trained."""
     seen = workers.labels
-    for head, (_, _, column) in enumerate(labelled_heads(workers.model)):
+    for head, (_, _, column) in enumerate(labelled_heads(workers.model, figures.labels)):
         if head > 0 and (only := seen.only(column)) is not None:
             where = f"all {seen.rows:,} rows that this process trained"
-            yield LabelsEqual(_source_of_label(data, workers, head), only, where)
+            yield LabelsEqual(_source_of_label(data, workers, figures.labels, head), only, where)
 
 
-def _source_of_label(data: Data, workers: Workers, head: int = 0) -> str:
-    """Where the label of a head comes from, in keys of the conf; the main head is 0."""
-    _, _, column = labelled_heads(workers.model)[head]
+def _source_of_label(
+    data: Data, workers: Workers, labels: Sequence[str] | None = None, head: int = 0
+) -> str:
+    """Where the label of a head comes from, in keys of the conf; of the heads of `labels`."""
+    _, _, column = labelled_heads(workers.model, labels)[head]
     key, label = list(label_keys(data).items())[column]
     source = f"{key}.column={label.column}"
     if label.positive is not None:
@@ -326,23 +359,24 @@ def _share_of_pass(conf: Conf, state: RunState, rows: int | None) -> float:
     return steps * conf.train.batch_rows * (workers or 1) / rows if rows else 0.0
 
 
-def _title(train: Train, position: Position) -> str:
+def _title(train: Train, position: Position, visit: Visit) -> str:
     epochs, title = train.epochs, f"epoch {position.epoch + 1}"
     if epochs != AUTO:
         title += f"/{epochs}"
     if position.day is None:
         return title
-    return position.day if epochs in (1, AUTO) else f"{position.day}  {title}"
+    day = f"{position.day}  {', '.join(visit.labels or ())}" if visit.again else position.day
+    return day if epochs in (1, AUTO) else f"{day}  {title}"
 
 
-def _rows_to_train(conf: Conf, state: RunState) -> tuple[int | None, bool]:
+def _rows_to_train(conf: Conf, state: RunState, visit: Visit) -> tuple[int | None, bool]:
     """How many rows a pass has if that is known, and whether it is an estimate."""
     if state.epochs and state.position.day is None:
         return state.epochs[-1].examples, False
     if conf.data.negatives < 1:
         return None, False
-    if state.position.day is not None:
-        return state.days[-1].rows, False
+    if visit.rows is not None:
+        return visit.rows, False
     count = Source(conf, "train").count()
     return (None, False) if count is None else (round(count.estimate), count.low < count.high)
 

@@ -29,6 +29,7 @@ from tnctl.training.loop import (
     Evaluated,
     Event,
     LabelsEqual,
+    LateTrained,
     PassEnds,
     PassStarts,
     PassTrained,
@@ -73,7 +74,7 @@ class Stopwatch:
     def see(self, event: Event) -> None:
         """Add the seconds of an event."""
         match event:
-            case DayLooked(seconds=seconds):
+            case DayLooked(seconds=seconds) | LateTrained(seconds=seconds):
                 self.evaluating += seconds
             case Evaluated(measured=measured):
                 self.evaluating += measured.seconds
@@ -340,9 +341,10 @@ class Recorder:
                 self.log.add("epoch", **documents.plain(epoch), timing=timing)
                 if event_files is not None:
                     event_files.flush()
-            case DayEnds(record=record):
+            case DayEnds(record=record) | LateTrained(record=record):
+                name = "day" if isinstance(event, DayEnds) else "late"
                 timing = self.stopwatch.timing()
-                self.log.add("day", step=steps, **documents.plain(record), timing=timing)
+                self.log.add(name, step=steps, **documents.plain(record), timing=timing)
 
     def _record_steps(self, current: PassUnderWay) -> None:
         """A line about the steps since the one before."""

@@ -25,6 +25,7 @@ from tnctl.data.days import (
     days_of,
     folders_of_days,
     in_order,
+    most_days,
     none_there,
 )
 from tnctl.data.days import in_words as named
@@ -178,6 +179,12 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
     newest = in_order(trained)[-1] if trained else None
     known = {calendar(day) or day for day in trained}
     left = [day for day in listed.there if (calendar(day) or day) not in known]
+    for name, mature_days in conf.data.late_labels.items() if not record else ():
+        refuse_if(
+            mature_days >= (most := most_days(conf.data)),
+            f"label {name} has mature_days={mature_days}, and data.days={conf.data.days} has "
+            f"{most} days: it is never mature. Leave the end of data.days open, or take more days",
+        )
     late = [day for day in left if newest is not None and comes_before(day, newest)]
     if late and not accept:
         raise Failure(
@@ -193,7 +200,9 @@ def days_left(conf: Conf, record: Sequence[DayRecord], accept: bool) -> list[str
             "they are"
         )
     for entry in record:
-        if entry.last_step is not None and (url := changed_file(conf, entry)) is not None:
+        waits = None in (entry.late or {}).values()  # its files will have a label that is known
+        is_trained = entry.last_step is not None and not waits
+        if is_trained and (url := changed_file(conf, entry)) is not None:
             say(
                 f"data.train: {entry.day} is trained already and is not again: {url} is new or "
                 "has changed since"

@@ -102,8 +102,25 @@ def matters(conf: Conf) -> bool:
     )
 
 
+def check_late_labels(conf: Conf) -> None:
+    """Refuse labels that arrive late where no day could be trained on them. Raises UserError."""
+    for name, mature_days in conf.data.late_labels.items():
+        given = f"label {name} has mature_days={mature_days}"
+        refuse_if(
+            not daily(conf),
+            f"{given}, which counts days of daily training, and data.train has no {{day}}: it is "
+            "never mature. Leave it out",
+        )
+        refuse_if(
+            name == next(iter(conf.data.all_labels)),
+            f"{given}, and the first label is trained with its day, when rows count its clicks. "
+            "Name one without mature_days first; where all are late, train each day later",
+        )
+
+
 def check(conf: Conf) -> None:
     """Refuse evaluations and schedules that can have no effect. Raises UserError."""
+    check_late_labels(conf)
     evaluation = conf.evaluation
     if daily(conf) and matters(conf):
         raise UserError(

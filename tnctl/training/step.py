@@ -1,8 +1,8 @@
 """One step of training: pull, TensorFlow forward and backward, push."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -78,20 +78,32 @@ class TrainingStep:
         self._first_number = 1 + (rank << RANK_BITS)
         self._number = aligned(1, np.int64)
         self._number_tensor = tensor_over(self._number)
-        compiled = model.conf.train.xla and model.conf.train.precision == "float32"
-        self._whole = gradient_function(model, batch_size, compiled)
+        self._compiled = model.conf.train.xla and model.conf.train.precision == "float32"
+        self._function = cache(partial(gradient_function, model))
+        self.train_on(model.conf.data.prompt_labels)
 
     @property
     def steps(self) -> int:
         """The steps trained so far."""
         return self.parameters.steps
 
+    def train_on(self, labels: Sequence[str]) -> None:
+        """Train on these labels from now on: the loss has no part of the others.
+
+        At first on those that are known when their day is trained.
+        """
+        self.labels, self._trained = SeenLabels(), tuple(labels)
+        # Traced before a batch is waited for.
+        self._function(self._buffers.batch_size, self._compiled, self._trained)
+
     def __call__(self, batch: Batch) -> StepResult:
         """Train on a batch of at most `batch_size` rows."""
         self._number[0] = self._first_number + self.steps
         self.parameters.pull(batch, self._buffers)
         tensors = self._buffers.tensors(batch.rows)
-        function = self._whole if batch.rows == self._buffers.batch_size else self._partial
+        is_whole = batch.rows == self._buffers.batch_size
+        rows, compiled = (batch.rows, self._compiled) if is_whole else (None, False)
+        function = self._function(rows, compiled, self._trained)
         loss, logits, inputs, dense, statistics = function(*tensors, self._number_tensor)
         try:
             self.parameters.push(batch, Gradients(inputs, dense, statistics), self.rate_factor)
@@ -104,22 +116,22 @@ class TrainingStep:
         self.labels.add(batch.labels)
         return StepResult(float(loss), np.asarray(memoryview(logits)))
 
-    @cached_property
-    def _partial(self) -> Callable[..., Any]:
-        """The function of batches of any size, traced for the first that is not whole."""
-        return gradient_function(self.model, None, compiled=False)
 
-
-def gradient_function(model: Model, rows: int | None, compiled: bool) -> Callable[..., Any]:
+def gradient_function(
+    model: Model, rows: int | None, compiled: bool, trained: Collection[str] | None = None
+) -> Callable[..., Any]:
     """A concrete function: inputs, labels[, weights], step -> what a step needs.
 
     It returns the loss, the logits [B, labels], the gradients of the inputs that are floats and of
-    the dense weights, and the batch statistics of batch norms. The loss is the conf's, plus the
-    recipe's regularisers.
+    the dense weights, and the batch statistics of batch norms. The loss is the conf's, of the
+    labels that are `trained` (None: of all), plus the recipe's regularisers.
     """
     conf, variables, norms = model.conf, model.variables, batch_norms(model.network)
     heads = model.trained_heads
-    label_weights = [label.weight for label in conf.data.all_labels.values()]
+    label_weights = [
+        label.weight if trained is None or name in trained else None
+        for name, label in conf.data.all_labels.items()
+    ]
     count = len(model.network.inputs)
 
     @tf.function(autograph=False, jit_compile=compiled)
@@ -176,14 +188,18 @@ def losses(loss: Loss, labels: Any, logits: Any) -> Any:
     return focal
 
 
-def total_loss(loss: Loss, weights: list[float], labels: Any, logits: Any, examples: Any) -> Any:
+def total_loss(
+    loss: Loss, weights: Sequence[float | None], labels: Any, logits: Any, examples: Any
+) -> Any:
     """The scalar loss of a batch: labels and logits [B, n], one weight for each of the n labels.
 
     The mean over the batch of each example's loss times its weight (`examples` [B], or None),
-    added over the labels.
+    added over the labels but those of weight None, whose values do not matter.
     """
     parts = []
     for column, weight in enumerate(weights):
+        if weight is None:
+            continue
         of_examples = losses(loss, labels[:, column], logits[:, column])
         if examples is not None:
             of_examples *= examples

@@ -63,7 +63,7 @@ class Batches:
     """A pass over the training data, batch by batch. Several processes have a subclass.
 
     `position` is where the pass is after the last step that was trained, `label` the column of the
-    main head's label.
+    label whose predictions are summed up.
     """
 
     ahead: ReadAhead[tuple[Batch, Progress]]
@@ -155,18 +155,20 @@ class Workers:
         return self._memory.shortage(self.model)
 
     @contextlib.contextmanager
-    def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[Batches]:
-        """What is left after a position of a pass over data.train of a conf.
+    def batches(
+        self, conf: Conf, position: Position, skipped: Skipped, labels: Sequence[str]
+    ) -> Iterator[Batches]:
+        """What is left after a position of a pass over data.train of a conf, to train `labels`.
 
         `skipped` counts the rows that cannot be read, and refuses too many.
         """
         assert self._step is not None
-        self._step.labels = SeenLabels()
+        self._step.train_on(labels)
         of_pass = PassPosition(conf, position, 1, skipped)
         [remainders] = of_pass.dealt()
         features = features_of(self._conf, self.model)
         source = training_batches(conf, features, position.passes, remainders, skipped)
-        [(_, _, main_label), *_] = labelled_heads(self.model)
+        [(_, _, main_label), *_] = labelled_heads(self.model, labels)
         with ReadAhead(source, BATCHES_AHEAD) as ahead:
             yield Batches(ahead, of_pass, self.signals, self._step, main_label)
 
@@ -241,10 +243,14 @@ class Workers:
             table.set_days(days)
         self._last_metrics = None
 
-    def set_counting(self, counting: bool) -> None:
-        """Whether the steps from now on count occurrences: only a first pass over data does."""
+    def set_counting(self, counting: bool, inserting: bool) -> None:
+        """Whether the steps from now on count occurrences: only a first pass over data does.
+
+        And whether ids without a row get one.
+        """
         for table in self.model.tables:
             table.set_counting(counting)
+            table.set_inserting(inserting)
 
     def end_of_period(self) -> dict[str, int]:
         """Evict the rows that the end of a day or epoch evicts; how many, by share group."""

@@ -173,7 +173,9 @@ class ClusterWorkers(Workers):
     # ---- A pass ------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def batches(self, conf: Conf, position: Position, skipped: Skipped) -> Iterator[ClusterBatches]:
+    def batches(
+        self, conf: Conf, position: Position, skipped: Skipped, labels: Sequence[str]
+    ) -> Iterator[ClusterBatches]:
         of_pass = PassPosition(conf, position, self._node.workers, skipped)
         source = Source(conf, "train")
         warning = source.too_few(self._node.workers, of_pass.remainders)
@@ -181,11 +183,11 @@ class ClusterWorkers(Workers):
             say(f"warning: {warning}")
             self._warning = warning
         first = self._deal(of_pass)
-        given = position.day, position.passes
+        given = position.day, position.passes, tuple(labels)
         started = self._cluster.send(Worker.start_pass, dict.fromkeys(self._cluster.others, given))
         try:
             with self._node.named():
-                self.share.start_pass(conf, position.passes, first, skipped)
+                self.share.start_pass(conf, position.passes, labels, first, skipped)
                 has_batch = self.share.has_batches(1)
             self._batches = ClusterBatches(self, source, of_pass, skipped)
             self._batches.has_batch = any([has_batch, *(wait() for wait in started)])
@@ -295,9 +297,9 @@ class ClusterWorkers(Workers):
         self._cluster.each(self._cluster.members, RowService.set_days, tuple(days))
         self._last_metrics = None
 
-    def set_counting(self, counting: bool) -> None:
+    def set_counting(self, counting: bool, inserting: bool) -> None:
         self.pause()
-        self._cluster.each(self._cluster.members, RowService.set_counting, counting)
+        self._cluster.each(self._cluster.members, RowService.set_counting, counting, inserting)
 
     def end_of_period(self) -> dict[str, int]:
         self.pause()

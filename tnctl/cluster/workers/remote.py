@@ -74,11 +74,10 @@ class RemoteParameters(Parameters):
     that of the push; with `ahead`, of all pushes from now on. Owners take rank 0's.
     """
 
-    def __init__(
-        self, model: Model, node: Node, main_label: int, steps: int, ahead: int = 0
-    ) -> None:
-        """`main_label` is the column of the labels that the sums of the pass are of."""
+    def __init__(self, model: Model, node: Node, steps: int, ahead: int = 0) -> None:
         self.steps, self.ahead = steps, ahead
+        self.label = 0
+        """the column of the labels that the sums of the pass are of"""
         self.has_next, self.rate_factor = False, 1.0
         self.is_over = False
         """whether nothing is trained any more before the next `start`"""
@@ -89,7 +88,7 @@ class RemoteParameters(Parameters):
         self.laps = Laps()
         self.last: list[Reply] = []
         """the replies of all owners to the last exchange"""
-        self._model, self._node, self._main_label = model, node, main_label
+        self._model, self._node = model, node
         self._left_out = 0  # how often
         self._reported = self._sums_of_node()  # until the last exchange
         membership = node.workers, node.servers
@@ -164,7 +163,7 @@ class RemoteParameters(Parameters):
         for workspace, shape in zip(self._keys, self._shapes[0].tables, strict=True):
             if shape.counts:
                 workspace.count(clicks)
-        labels = np.ascontiguousarray(batch.labels[:, self._main_label])
+        labels = np.ascontiguousarray(batch.labels[:, self.label])
         nothing = np.empty(0, np.float32)
         moments = [np.asarray(memoryview(moment)).reshape(-1) for moment in gradients.statistics]
         joint = np.concatenate([nothing, *moments])

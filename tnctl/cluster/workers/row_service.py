@@ -184,10 +184,11 @@ class RowService(ABC):
             table.set_days(days)
 
     @command
-    def set_counting(self, counting: bool) -> None:
-        """Say whether occurrences count in the tables from now on."""
+    def set_counting(self, counting: bool, inserting: bool) -> None:
+        """Say whether occurrences count in the tables from now on, and new ids get rows."""
         for table in self.model.tables:
             table.set_counting(counting)
+            table.set_inserting(inserting)
 
     @command
     def end_period(self) -> tuple[dict[str, Count], dict[str, Share]]:

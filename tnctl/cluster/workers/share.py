@@ -6,7 +6,7 @@ its batches as they come, requests rows one batch ahead, and leases a unit when 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -32,7 +32,7 @@ from tnctl.evaluation.split_scoring import features_of, labelled_heads
 from tnctl.model.building import Model
 from tnctl.model.parameters import moving_statistics
 from tnctl.schema import Conf
-from tnctl.training.step import SeenLabels, TrainingStep
+from tnctl.training.step import TrainingStep
 
 BATCHES_AHEAD = 4  # that are read
 SECONDS_BETWEEN_LOOKS = 0.1  # whether training drains, while there is no batch
@@ -49,10 +49,7 @@ class Share:
         """`steps` were trained before. `next_of` waits for the next batch."""
         self.conf, self.model, self.node = conf, model, node
         is_async = conf.cluster.mode == "async"
-        [(_, _, self.main_label), *_] = labelled_heads(model)
-        self.parameters = RemoteParameters(
-            model, node, self.main_label, steps, MOST_OPEN - 1 if is_async else 0
-        )
+        self.parameters = RemoteParameters(model, node, steps, MOST_OPEN - 1 if is_async else 0)
         self.inference = Inference(model, conf.train.batch_rows, self.parameters)
         self._features = features_of(conf, model)
         self._next_of = next_of
@@ -85,11 +82,16 @@ class Share:
         return leased_from(self.node) if self.parameters.ahead else dealt
 
     def start_pass(
-        self, conf: Conf, passes: int, remainders: Iterable[Remainder], skipped: Skipped
+        self,
+        conf: Conf,
+        passes: int,
+        labels: Sequence[str],
+        remainders: Iterable[Remainder],
+        skipped: Skipped,
     ) -> None:
-        """Begin to read what this worker trains of a pass."""
-        self.step.labels = SeenLabels()
-        self.step.rate_factor = 1.0  # traced before the first batch is waited for
+        """Begin to read what this worker trains of a pass, on these labels."""
+        self.step.train_on(labels)
+        [(_, _, self.parameters.label), *_] = labelled_heads(self.model, labels)
         source = training_batches(conf, self._features, passes, remainders, skipped)
         self._ahead = self._pass.enter_context(ReadAhead(source, BATCHES_AHEAD))
         self._waiting, self._has_ended = deque(), False
@@ -149,7 +151,7 @@ class Share:
         self.step.rate_factor = rate_factor
         result = self.step(batch)
         self._count_pushed()
-        parameters.add_result(result.loss, result.logits[:, self.main_label])
+        parameters.add_result(result.loss, result.logits[:, parameters.label])
         del self._waiting[0]
         self._pushed = batch, progress
         return True

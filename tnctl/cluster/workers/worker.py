@@ -161,12 +161,12 @@ class Worker(ExportWorker):
         self._remainders.extend(remainders)
 
     @command
-    def start_pass(self, day: Text | None, passes: Count) -> bool:
+    def start_pass(self, day: Text | None, passes: Count, labels: tuple[Name, ...]) -> bool:
         """Begin to read what this worker trains of a pass; whether there is a batch."""
         conf = self.conf if day is None else conf_of_day(self.conf, day)
         self._skipped = Skipped("train", conf.data.bad_rows)
         remainders = self.share.remainders(self._taken())
-        self.share.start_pass(conf, passes, remainders, self._skipped)
+        self.share.start_pass(conf, passes, labels, remainders, self._skipped)
         return self.share.has_batches(1)
 
     @command

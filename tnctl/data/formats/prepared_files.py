@@ -165,7 +165,7 @@ def _within(array: pa.Array, least: float, most: float) -> bool:
 OF_ROWS = {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
 }  # fmt: skip
-OF_LOSS = {"weight"}  # the key of labels that may differ
+OF_LOSS = {"weight", "mature_days"}  # the keys of labels that may differ
 OF_DATA = (
     "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
     "check_utf8", "weight", "group", "reference",

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tnctl import files
 from tnctl.checkpoint.document import Position, number_of
-from tnctl.data.day_records import DayRecord, OfDay
+from tnctl.data.day_records import DayRecord, LateLabel, OfDay
 from tnctl.data.days import (
     conf_of_day,
     day_number,
@@ -22,7 +23,7 @@ from tnctl.data.sources import Source
 from tnctl.errors import Failure
 from tnctl.evaluation.metrics import Scored, scalars
 from tnctl.evaluation.platt_scaling import recalibrated
-from tnctl.evaluation.split_scoring import labelled_heads, metrics_line
+from tnctl.evaluation.split_scoring import Counts, labelled_heads, metrics_line
 from tnctl.model.building import Model
 from tnctl.model.parameter_tables import Recalibration, total_rows
 from tnctl.progress import say, waiting
@@ -30,7 +31,16 @@ from tnctl.schema import Conf
 from tnctl.training import schedule
 from tnctl.training.days import gate
 from tnctl.training.days.day_figures import DayFigures
-from tnctl.training.loop import DayEnds, DayLooked, DayStarts, Events, RowsEvicted, train_passes
+from tnctl.training.loop import (
+    DayEnds,
+    DayLooked,
+    DayStarts,
+    Events,
+    LateTrained,
+    RowsEvicted,
+    Visit,
+    train_passes,
+)
 from tnctl.training.state import RunState
 from tnctl.training.workers import Workers
 
@@ -45,6 +55,7 @@ class Daily:
     ) -> None:
         self.conf, self.accept = conf, accept
         self.record, self.left = list(record), list(left)
+        self.late, self.prompt = conf.data.late_labels, conf.data.prompt_labels
 
     @property
     def under_way(self) -> str | None:
@@ -59,9 +70,8 @@ class Daily:
     def begin(self, day: str, workers: Workers, steps: int, previous: int) -> DayRecord:
         """Evaluate the model on a day, compare the day to earlier ones, and return its new record.
 
-        `previous` is the number of the day before, 0 where there is none. One pass over the day's
-        data. The first day of a new model is not evaluated. Raises Failure, unless `accept`, when
-        the day is empty or not as days were before.
+        `previous` is the number of the day before, or 0. A new model's first day is not evaluated.
+        Raises Failure, unless `accept`, for a day that is empty or not as days were before.
         """
         conf = conf_of_day(self.conf, day)
         data = Source(conf, "train").fingerprints()
@@ -70,11 +80,11 @@ class Daily:
         edges = {name: values for earlier in recent for name, values in earlier.edges().items()}
         rows = total_rows(workers.figures())
         figures = DayFigures(workers.model, edges, workers.contains if rows else None)
-        is_new = not steps and not rows
-        scored = None
+        is_new, scored = not steps and not rows, None
         try:
             with waiting(f"looking at {day}"):
                 scored = workers.look(conf, figures, scored=not is_new)
+            scored = scored and of_labels(scored, workers.model, self.prompt)
             metrics = None if scored is None else scored.metrics()
             looked = figures.result()
             unusual = self._judge(day, looked, recent, metrics, workers.model)
@@ -108,6 +118,7 @@ class Daily:
             files=data,
             statistics=looked if looked.examples else None,
             changes={change.name: change.changes for change in unusual if change.changes} or None,
+            late=dict.fromkeys(self.late) if self.late and looked.examples else None,
         )
         self.record.append(entry)
         self._shorten_record()
@@ -116,6 +127,64 @@ class Daily:
             say(f"{day}  before it is trained: {line}")
             recalibrate_for_next_day(self.conf, workers.model, day, scored)
         return entry
+
+    def due(self) -> tuple[int, list[str]] | None:
+        """The place in the record of the first day to be trained on late labels, and which.
+
+        Those that were begun, else those that are mature on the day under way; None without any.
+        """
+        for place, entry in enumerate(self.record[:-1]):
+            late = {name: of for name, of in (entry.late or {}).items() if name in self.late}
+            begun = [name for name, of in late.items() if of is not None and of.last_step is None]
+            age = self.record[-1].number - entry.number
+            mature = [name for name, of in late.items() if of is None and self.late[name] <= age]
+            if begun or mature:
+                return place, begun or mature
+        return None
+
+    def begin_late(self, place: int, labels: list[str], workers: Workers, steps: int) -> bool:
+        """Evaluate the model on a day of the record before it is trained on late labels.
+
+        False where the day has no row or no file any more, which raises Failure unless `accept`.
+        """
+        entry, scored, model, data = self.record[place], None, workers.model, None
+        conf, named = conf_of_day(self.conf, entry.day), ", ".join(labels)
+        try:
+            with waiting(f"looking at {entry.day} for {named}"):
+                data = Source(conf, "train").fingerprints()
+                scored = workers.look(conf, Counts(model.layout), scored=True)
+        except (EmptyError, files.AbsentError) as error:
+            if not self.accept:
+                raise Failure(
+                    f"{entry.day} is to be trained on {named} now, and has no row any more. Put "
+                    "its files back, or accept=true to go on without"
+                ) from error
+            say(f"{entry.day} has no row any more and is passed over for {named} (accept=true)")
+        late = dict(entry.late or {})
+        for name in labels:
+            figures = None
+            if scored is not None:
+                figures = scalars(of_labels(scored, model, [name]).metrics())
+                line = f"{metrics_line(figures)}  {len(scored.labels):,} examples"
+                say(f"{entry.day}  before it is trained on {name}: {line}")
+            late[name] = LateLabel(self.record[-1].day, steps + 1, None, figures)
+        # The files may have been written again, with these labels.
+        known = entry.files if entry.files is None or scored is None else data
+        self.record[place] = replace(entry, late=late, files=known)
+        if scored is not None:
+            of_late = of_labels(scored, model, labels)
+            recalibrate_for_next_day(self.conf, model, entry.day, of_late)
+        return scored is not None
+
+    def end_late(self, place: int, labels: list[str], steps: int) -> DayRecord:
+        """Record that a day is trained on late labels, up to `steps`; return its summary."""
+        entry = self.record[place]
+        late = {
+            name: replace(of, last_step=steps) if of is not None and name in labels else of
+            for name, of in (entry.late or {}).items()
+        }
+        self.record[place] = replace(entry, late=late)
+        return self.record[place].summary()
 
     def _shorten_record(self) -> None:
         """Drop what only the gate needs of days that are too old to be compared to."""
@@ -154,7 +223,7 @@ class Daily:
         findings = gate.findings(self.conf.gate, looked, recent, gate.ordinary(self.record))
         auc = None if metrics is None else metrics.get("auc")
         if auc is not None and looked.labels:
-            label = list(looked.labels)[labelled_heads(model)[0][2]]
+            label = list(self.conf.data.all_labels)[labelled_heads(model, self.prompt)[0][2]]
             independent = looked.examples / gate.label_effect(label, recent)
             clicks = looked.labels[label] * independent
             known = self.record[-self.conf.gate.days :]
@@ -183,11 +252,20 @@ def recalibrate_for_next_day(conf: Conf, model: Model, day: str, scored: Scored)
         earlier = model.recalibration.get(head, Recalibration(slope=1.0, intercept=0.0))
         corrected = of_day.after(earlier, SHARE_OF_DAY)
         model.recalibration = model.recalibration | {head: corrected}
-        of_head = f" head {head}" if len(fitted) > 1 else ""
+        of_head = f" head {head}" if len(model.trained_heads) > 1 else ""
         say(
             f"{day}  recalibrated{of_head} for the next day: slope {corrected.slope:.4f}, "
             f"intercept {corrected.intercept:+.4f}"
         )
+
+
+def of_labels(scored: Scored, model: Model, labels: Sequence[str]) -> Scored:
+    """The same examples with the heads of some labels; a reference goes with the main head."""
+    heads = [head for head, _, _ in labelled_heads(model, labels)]
+    chosen = [scored.heads.index(head) for head in heads]
+    logits, of_heads = scored.logits[:, chosen], scored.labels[:, chosen]
+    reference = scored.reference if 0 in chosen else None
+    return replace(scored, heads=heads, logits=logits, labels=of_heads, reference=reference)
 
 
 def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
@@ -200,11 +278,13 @@ def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> E
             started = time.perf_counter()
             record = _begin_day(state, workers, daily)
             yield DayLooked(record, time.perf_counter() - started)
+        yield from _train_late(conf, state, workers, daily)
         record = daily.record[-1]
         if record.rows:
             conf_of_record = conf_of_day(conf, record.day)
+            visit = Visit(daily.prompt if daily.late else None, record.rows)
             yield DayStarts(conf_of_record)
-            with contextlib.closing(train_passes(conf_of_record, state, workers)) as passes:
+            with contextlib.closing(train_passes(conf_of_record, state, workers, visit)) as passes:
                 for event in passes:
                     if isinstance(event, RowsEvicted):
                         daily.add_evicted(event.removed)
@@ -214,6 +294,29 @@ def train_days(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> E
         summary = daily.end(state.steps)
         state.position = Position(passes=state.position.passes)
         yield DayEnds(summary, is_last=not daily.left)
+
+
+def _train_late(conf: Conf, state: RunState, workers: Workers, daily: Daily) -> Events:
+    """Train earlier days on the labels that are mature now, the oldest first.
+
+    They come before the day under way, so that what is trained last is the newest.
+    """
+    while (due := daily.due()) is not None:
+        place, labels = due
+        entry, started = daily.record[place], time.perf_counter()
+        is_resumed = state.position.day == entry.day
+        is_there = is_resumed or daily.begin_late(place, labels, workers, state.steps)
+        seconds = time.perf_counter() - started
+        if not is_resumed:
+            state.position = Position(entry.day, passes=state.position.passes)
+        if is_there:
+            conf_of_record = conf_of_day(conf, entry.day)
+            yield DayStarts(conf_of_record)
+            visit = Visit(tuple(labels), entry.rows, again=True)
+            yield from train_passes(conf_of_record, state, workers, visit)
+        record = daily.end_late(place, labels, state.steps)
+        state.position = Position(daily.record[-1].day, passes=state.position.passes)
+        yield LateTrained(record, seconds)
 
 
 def _begin_day(state: RunState, workers: Workers, daily: Daily) -> DayRecord:

@@ -136,7 +136,11 @@ class DayFigures:
     ) -> None:
         """`contains` is None on a first day, when no id has a row."""
         self._edges, self._contains = edges, contains
-        self._layout, self._labels = model.layout, list(model.conf.data.all_labels)
+        data = model.conf.data
+        # Labels that are not known yet are not compared.
+        self._layout, self._labels = model.layout, data.prompt_labels
+        columns = [n for n, name in enumerate(data.all_labels) if name in self._labels]
+        self._known: Any = columns if data.late_labels else slice(None)
         self._squared = model.conf.train.loss.name == "mse"
         missing = features_of(model.conf, model).missing_ids
         self._slots = {
@@ -183,16 +187,16 @@ class DayFigures:
         parts = zip(self._layout.tables, window.ids, window.offsets, strict=True)
         for index, (layout, ids, offsets) in enumerate(parts):
             self._count_table(index, layout, by_slot(layout, ids, offsets, window.rows))
-        numbers = window.numeric
+        numbers, known = window.numeric, window.labels[:, self._known]
         if self._squared:
-            numbers = np.concatenate([numbers, window.labels], axis=1)
+            numbers = np.concatenate([numbers, known], axis=1)
         else:
-            for name, labels in zip(self._labels, window.labels.T, strict=True):
+            for name, labels in zip(self._labels, known.T, strict=True):
                 rates = np.clip(labels, 0, 1).astype(np.float64)
                 self._clusters.add(f"{LABEL} {name}", rates, 1 - rates)
         if self._numeric:
             self._count_numbers(numbers)
-        self._totals += window.labels.sum(axis=0, dtype=np.float64)
+        self._totals += known.sum(axis=0, dtype=np.float64)
         self.examples += window.rows
 
     def _count_table(

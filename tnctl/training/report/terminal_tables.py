@@ -80,9 +80,13 @@ def day_table(days: Sequence[DayRecord]) -> tuple[list[str], list[list[str]]]:
     names = ["day", "examples", f"{keys[0]} before"]
     if "reference_auc" in known:
         keys, names = [*keys, "reference_auc"], [*names, "reference"]
+    late = list(dict.fromkeys(label for day in days for label in day.late or ()))
+    names += [f"{keys[0]} of {label}" for label in late]
     rows = []
     for day in days:
         metrics = [number_of(day.before or {}, key) for key in keys]
+        trained = [(day.late or {}).get(label) for label in late]
+        metrics += [number_of(of.before or {}, keys[0]) if of else None for of in trained]
         slot = max(day.new_ids, key=lambda name: day.new_ids[name], default=None)
         rows.append([
             day.day,
