@@ -1,0 +1,294 @@
+"""Generated clicks with a known truth: a set for each kind of interaction that a recipe is made for.
+
+A set is a function of a random stream that draws the weights of its truth, and returns a function
+of (stream, n) that draws n rows. Ids are numbers, different in each slot; those of a history are
+the candidate's. Every truth is the logit of a click, by label.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+Stream = np.random.Generator
+Array = NDArray[np.float64]
+FIELDS, IDS, WIDTH = 8, 200, 4
+LENGTH, KINDS, CANDIDATES = 10, 20, 400
+PLACES = 10
+PART = 100_000  # rows that are drawn at a time
+HISTORY, CANDIDATE, POSITION = "history", "f0", "position"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a set; `logits` and `labels` by label."""
+
+    ids: NDArray[np.int64]  # [n, slots], 1 and more
+    logits: dict[str, Array]  # [n], without the effect of the position
+    labels: dict[str, NDArray[np.float32]]
+    numbers: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    history: NDArray[np.int64] | None = None  # [n, LENGTH], 0 past its end
+    position: NDArray[np.int64] | None = None  # [n], ids of their own
+
+
+Draw = Callable[[Stream, int], Rows]
+
+
+def ids_and_vectors(
+    truth: Stream, ids: int = IDS
+) -> tuple[Callable[[Stream, int], NDArray[np.int64]], Array]:
+    """What draws ids [n, FIELDS], each field's evenly; and a vector for each id."""
+    first = 1 + ids * np.arange(FIELDS)
+    vectors = truth.normal(size=(1 + ids * FIELDS, WIDTH))
+    return lambda random, n: first + random.integers(0, ids, (n, FIELDS)), vectors
+
+
+def spread(raw: Array, by: float, base: float = -1.0) -> Array:
+    """Logits of this mean and deviation. Parts are large, so their moments differ little."""
+    return base + by * (raw - raw.mean()) / raw.std()
+
+
+def clicks(random: Stream, logits: Array) -> NDArray[np.float32]:
+    return (random.random(len(logits)) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+def single(random: Stream, ids: NDArray[np.int64], raw: Array, **others: NDArray) -> Rows:
+    """Rows of one label."""
+    logits = spread(raw, 1.5)
+    return Rows(ids, {"label": logits}, {"label": clicks(random, logits)}, **others)
+
+
+def weighted_pairs(truth: Stream) -> Callable[[Array], Array]:
+    """Products of all pairs of vectors [n, F, d], weighted by signs; FM has one weight for all."""
+    weights = np.triu(truth.choice([-1.0, 0.0, 1.0], (FIELDS, FIELDS)), 1)
+    return lambda v: np.einsum("nid,ij,njd->n", v, weights, v, optimize=True)
+
+
+def pairs(truth: Stream) -> Draw:
+    """Products of pairs of fields, with a weight for each pair; two numbers, one of them a factor."""
+    draw, vectors = ids_and_vectors(truth)
+    of_pairs, first = weighted_pairs(truth), truth.normal(size=(FIELDS, WIDTH))
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids, numbers = draw(random, n), random.normal(size=(n, 2))
+        v = vectors[ids]
+        raw = of_pairs(v) + v.reshape(n, -1) @ first.reshape(-1) + 2 * numbers[:, 0]
+        raw += numbers[:, 1] * v[:, 0].sum(1)
+        return single(random, ids, raw, numbers=numbers.astype(np.float32))
+
+    return rows
+
+
+def triples(truth: Stream) -> Draw:
+    """Products of three fields, beside those of two."""
+    draw, vectors = ids_and_vectors(truth)
+    of_pairs, first = weighted_pairs(truth), truth.normal(size=(FIELDS, WIDTH))
+    chosen = truth.permutation(list(combinations(range(FIELDS), 3)))[:8].T
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        v = vectors[ids]
+        a, b, c = (v[:, places] for places in chosen)
+        raw = (a * b * c).sum((1, 2)) * 1.5 + of_pairs(v) + 2 * v.reshape(n, -1) @ first.reshape(-1)
+        return single(random, ids, raw)
+
+    return rows
+
+
+def selected(truth: Stream) -> Draw:
+    """A field says by attention which of the others counts."""
+    draw, vectors = ids_and_vectors(truth)
+    _, keys = ids_and_vectors(truth)
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        scores = np.einsum("nd,nfd->nf", vectors[ids[:, 0]], keys[ids[:, 1:]])
+        weights = np.exp(1.5 * scores)
+        weights /= weights.sum(1, keepdims=True)
+        return single(random, ids, (weights * vectors[ids[:, 1:], 0]).sum(1))
+
+    return rows
+
+
+def masked(truth: Stream) -> Draw:
+    """Every number of the embeddings has a gate, which all of them together open or close."""
+    draw, vectors = ids_and_vectors(truth)
+    size = FIELDS * WIDTH
+    gates, weights = truth.normal(size=(size, size)) / np.sqrt(size), truth.normal(size=size)
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        x = vectors[ids].reshape(n, -1)
+        return single(random, ids, (x / (1 + np.exp(-4 * x @ gates))) @ weights)
+
+    return rows
+
+
+def histories(
+    truth: Stream, of_places: Callable[[NDArray[np.int64], Array], Array]
+) -> Draw:
+    """Clicks on candidates of the kind of those in a history; `of_places` (lengths, matches)."""
+    kinds, first = truth.integers(0, KINDS, CANDIDATES), truth.normal(size=CANDIDATES)
+    second = truth.normal(size=IDS)
+
+    def rows(random: Stream, n: int) -> Rows:
+        candidate, other = random.integers(0, CANDIDATES, n), random.integers(0, IDS, n)
+        history = random.integers(0, CANDIDATES, (n, LENGTH))
+        lengths = random.integers(1, LENGTH + 1, n)
+        present = np.arange(LENGTH) < lengths[:, None]
+        matches = (kinds[history] == kinds[candidate][:, None]) & present
+        raw = of_places(lengths, matches) + 0.5 * first[candidate] + 0.3 * second[other]
+        ids = np.stack([1 + candidate, 1 + CANDIDATES + other], axis=1)
+        return single(random, ids, raw, history=np.where(present, 1 + history, 0))
+
+    return rows
+
+
+def candidate(truth: Stream) -> Draw:
+    """How many of a history are of the candidate's kind."""
+    return histories(truth, lambda _, matches: 2.0 * matches.sum(1))
+
+
+def order(truth: Stream) -> Draw:
+    """As `candidate`, but only the last three attract, and earlier ones repel."""
+
+    def of_places(lengths: NDArray[np.int64], matches: Array) -> Array:
+        recent = np.arange(LENGTH) >= lengths[:, None] - 3
+        return 2.0 * (matches * np.where(recent, 1.0, -1.0)).sum(1)
+
+    return histories(truth, of_places)
+
+
+def several(truth: Stream, bases: dict[str, float], opposed: bool = False) -> Draw:
+    """Labels over units that they share, some with few positives; or one against the others."""
+    draw, vectors = ids_and_vectors(truth, 10 * IDS)
+    units = truth.normal(size=(FIELDS * WIDTH, 16)) / np.sqrt(FIELDS * WIDTH)
+    shared = truth.normal(size=16)
+    weights = {label: shared + 0.5 * truth.normal(size=16) for label in bases}
+    if opposed:
+        own = truth.normal(size=(len(bases), 16))
+        signs = np.where(np.arange(len(bases)) == 1, -1, 1)
+        weights = dict(zip(bases, signs[:, None] * shared + own, strict=True))
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        h = np.tanh(1.5 * vectors[ids].reshape(n, -1) @ units)
+        logits = {k: spread(h @ weights[k], 1.5, base) for k, base in bases.items()}
+        return Rows(ids, logits, {k: clicks(random, v) for k, v in logits.items()})
+
+    return rows
+
+
+def similar(truth: Stream) -> Draw:
+    """A label and two rare ones that are much alike."""
+    return several(truth, {"click": -1.0, "like": -4.0, "share": -4.0})
+
+
+def opposed(truth: Stream) -> Draw:
+    """Labels of which one contradicts the others in part."""
+    return several(truth, {"click": -1.0, "hide": -4.0, "share": -4.0}, opposed=True)
+
+
+def chain(truth: Stream) -> Draw:
+    """A click, and a purchase that needs it."""
+    rows_of_both = several(truth, {"click": -1.0, "purchase": -2.5})
+
+    def rows(random: Stream, n: int) -> Rows:
+        both = rows_of_both(random, n)
+        p = np.prod([1 / (1 + np.exp(-logit)) for logit in both.logits.values()], axis=0)
+        bought = both.labels["click"] * both.labels["purchase"]
+        logits = both.logits | {"purchase": np.log(p / (1 - p))}
+        return Rows(both.ids, logits, both.labels | {"purchase": bought})
+
+    return rows
+
+
+def domains(truth: Stream) -> Draw:
+    """A domain, field 0, scales every number of the embeddings; a user, field 1, every unit."""
+    draw, vectors = ids_and_vectors(truth)
+    size = FIELDS * WIDTH
+    scales = truth.choice([0.0, 2.0], (6, size))
+    units, weights = truth.normal(size=(size, 16)) / np.sqrt(size), truth.normal(size=16)
+    of_user = truth.normal(size=(WIDTH, 16))
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        domain = random.integers(0, 6, n)
+        ids[:, 0] = 1 + domain
+        x = vectors[ids].reshape(n, -1) * scales[domain]
+        gates = 2 / (1 + np.exp(-2 * vectors[ids[:, 1]] @ of_user))
+        return single(random, ids, (np.tanh(2 * x @ units) * gates) @ weights)
+
+    return rows
+
+
+def position(truth: Stream) -> Draw:
+    """The list shows high what field 0 promises, and a high place is clicked more often."""
+    draw, vectors = ids_and_vectors(truth)
+    of_pairs = weighted_pairs(truth)
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        promise = vectors[ids[:, 0], 0]
+        shown = np.argsort(np.argsort(-promise - 0.5 * random.normal(size=n))) * PLACES // n
+        logits = spread(promise + 0.3 * of_pairs(vectors[ids]), 1.0)
+        labels = clicks(random, logits - 0.3 * shown)
+        places = 1 + IDS * FIELDS + shown
+        return Rows(ids, {"label": logits}, {"label": labels}, position=places)
+
+    return rows
+
+
+SETS = {
+    "pairs": pairs, "triples": triples, "selected": selected, "masked": masked,
+    "candidate": candidate, "order": order, "similar": similar, "chain": chain,
+    "opposed": opposed, "domains": domains, "position": position,
+}  # fmt: skip
+
+
+def drawn(name: str, train: int, test: int, seed: int) -> tuple[Rows, Rows]:
+    """The rows of a set to train on and to test on. The test's clicks know no position."""
+    rows = SETS[name](np.random.default_rng([seed, 0]))
+    parts: list[list[Rows]] = [[], []]
+    for kind, count in enumerate((train, test)):
+        for part, start in enumerate(range(0, count, PART)):
+            random = np.random.default_rng([seed, 1 + kind, part])
+            parts[kind].append(rows(random, min(PART, count - start)))
+    trained, tested = (joined(of_kind) for of_kind in parts)
+    if tested.position is not None:
+        random = np.random.default_rng([seed, 3])
+        labels = {k: clicks(random, logits) for k, logits in tested.logits.items()}
+        tested = Rows(tested.ids, tested.logits, labels, position=tested.position)
+    return trained, tested
+
+
+def joined(parts: list[Rows]) -> Rows:
+    def of_labels(name: str) -> dict[str, NDArray]:
+        values = [getattr(part, name) for part in parts]
+        return {label: np.concatenate([v[label] for v in values]) for label in values[0]}
+
+    def of_rows(name: str) -> NDArray | None:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else np.concatenate(values)
+
+    others = {name: of_rows(name) for name in ("ids", "numbers", "history", "position")}
+    return Rows(logits=of_labels("logits"), labels=of_labels("labels"), **others)
+
+
+def write(rows: Rows, path: Path) -> None:
+    """A Parquet file: slots f0, f1, …, numbers n0, …, the history and the position, labels."""
+    columns = {f"f{k}": pa.array(of_slot) for k, of_slot in enumerate(rows.ids.T)}
+    columns |= {f"n{k}": pa.array(of_number) for k, of_number in enumerate(rows.numbers.T)}
+    if rows.history is not None:
+        present = rows.history > 0
+        ends = np.concatenate([[0], present.sum(1).cumsum()]).astype(np.int32)
+        columns[HISTORY] = pa.ListArray.from_arrays(ends, rows.history[present])
+    if rows.position is not None:
+        columns[POSITION] = pa.array(rows.position)
+    columns |= {name: pa.array(labels) for name, labels in rows.labels.items()}
+    pa.parquet.write_table(pa.table(columns), path)
