@@ -129,9 +129,7 @@ def masked(truth: Stream) -> Draw:
     return rows
 
 
-def histories(
-    truth: Stream, of_places: Callable[[NDArray[np.int64], Array], Array]
-) -> Draw:
+def histories(truth: Stream, of_places: Callable[[NDArray[np.int64], Array], Array]) -> Draw:
     """Clicks on candidates of the kind of those in a history; `of_places` (lengths, matches)."""
     kinds, first = truth.integers(0, KINDS, CANDIDATES), truth.normal(size=CANDIDATES)
     second = truth.normal(size=IDS)
