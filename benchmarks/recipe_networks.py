@@ -21,12 +21,11 @@ class Given:
     """The symbolic inputs of a network. B is the batch."""
 
     vectors: Any  # [B, F, d]: embeddings of slots f0, f1, …
-    linear: Any  # [B, 1]: the sum of the linear weights of ids
     labels: list[str]
+    linear: Any = None  # [B, 1]: the sum of the linear weights of ids
     numbers: Any = None  # [B, N]
     history: Any = None  # [B, L, d], zeros past its end
     lengths: Any = None  # int32 [B]
-    position: Any = None  # [B, d]
 
     @property
     def deep(self) -> Any:

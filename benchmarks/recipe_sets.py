@@ -1,4 +1,4 @@
-"""Generated clicks with a known truth: a set for each kind of interaction that a recipe is made for.
+"""Generated clicks with a known truth: a set for each kind of interaction of a recipe.
 
 A set is a function of a random stream that draws the weights of its truth, and returns a function
 of (stream, n) that draws n rows. Ids are numbers, different in each slot; those of a history are
@@ -6,7 +6,7 @@ the candidate's. Every truth is the logit of a click, by label.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class Rows:
     ids: NDArray[np.int64]  # [n, slots], 1 and more
     logits: dict[str, Array]  # [n], without the effect of the position
     labels: dict[str, NDArray[np.float32]]
-    numbers: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    numbers: NDArray[np.float32] | None = None  # [n, numbers]
     history: NDArray[np.int64] | None = None  # [n, LENGTH], 0 past its end
     position: NDArray[np.int64] | None = None  # [n], ids of their own
 
@@ -70,16 +70,28 @@ def weighted_pairs(truth: Stream) -> Callable[[Array], Array]:
 
 
 def pairs(truth: Stream) -> Draw:
-    """Products of pairs of fields, with a weight for each pair; two numbers, one of them a factor."""
+    """Products of pairs of fields, with a weight for each pair."""
     draw, vectors = ids_and_vectors(truth)
-    of_pairs, first = weighted_pairs(truth), truth.normal(size=(FIELDS, WIDTH))
+    of_pairs, first = weighted_pairs(truth), truth.normal(size=FIELDS * WIDTH)
 
     def rows(random: Stream, n: int) -> Rows:
-        ids, numbers = draw(random, n), random.normal(size=(n, 2))
+        ids = draw(random, n)
         v = vectors[ids]
-        raw = of_pairs(v) + v.reshape(n, -1) @ first.reshape(-1) + 2 * numbers[:, 0]
-        raw += numbers[:, 1] * v[:, 0].sum(1)
-        return single(random, ids, raw, numbers=numbers.astype(np.float32))
+        return single(random, ids, of_pairs(v) + v.reshape(n, -1) @ first)
+
+    return rows
+
+
+def numbers(truth: Stream) -> Draw:
+    """Products of pairs of fields, and of fields with what several numbers make together."""
+    draw, vectors = ids_and_vectors(truth)
+    of_pairs, mixed = weighted_pairs(truth), truth.normal(size=(4, WIDTH))
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids, x = draw(random, n), random.normal(size=(n, 4))
+        v, z = vectors[ids], np.maximum(x @ mixed, 0)
+        raw = of_pairs(v) + (v[:, : FIELDS // 2].sum(1) * z).sum(1)
+        return single(random, ids, raw, numbers=x.astype(np.float32))
 
     return rows
 
@@ -243,7 +255,8 @@ def position(truth: Stream) -> Draw:
 
 
 SETS = {
-    "pairs": pairs, "triples": triples, "selected": selected, "masked": masked,
+    "pairs": pairs,
+    "numbers": numbers, "triples": triples, "selected": selected, "masked": masked,
     "candidate": candidate, "order": order, "similar": similar, "chain": chain,
     "opposed": opposed, "domains": domains, "position": position,
 }  # fmt: skip
@@ -281,7 +294,8 @@ def joined(parts: list[Rows]) -> Rows:
 def write(rows: Rows, path: Path) -> None:
     """A Parquet file: slots f0, f1, …, numbers n0, …, the history and the position, labels."""
     columns = {f"f{k}": pa.array(of_slot) for k, of_slot in enumerate(rows.ids.T)}
-    columns |= {f"n{k}": pa.array(of_number) for k, of_number in enumerate(rows.numbers.T)}
+    if rows.numbers is not None:
+        columns |= {f"n{k}": pa.array(of_number) for k, of_number in enumerate(rows.numbers.T)}
     if rows.history is not None:
         present = rows.history > 0
         ends = np.concatenate([[0], present.sum(1).cumsum()]).astype(np.int32)
