@@ -4,7 +4,6 @@ A network is a function of `Given`, the tensors of a batch, and the recipe's set
 logit [B, 1] for each label. Weights start as tnctl's do. Papers: recipes/NAME.py.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -47,16 +46,16 @@ class Given:
 
 
 class Affine(layers.Layer):
-    """x * gamma + beta, by the axes after the first; or x + beta alone."""
+    """x * gamma + beta, or x + beta alone, along the last axis."""
 
     def __init__(self, scale: bool = True) -> None:
         super().__init__()
         self.scale = scale
 
     def build(self, shape: Any) -> None:
-        self.beta = self.add_weight(shape=shape[1:], initializer="zeros")
+        self.beta = self.add_weight(shape=shape[-1:], initializer="zeros")
         if self.scale:
-            self.gamma = self.add_weight(shape=shape[1:], initializer="ones")
+            self.gamma = self.add_weight(shape=shape[-1:], initializer="ones")
 
     def call(self, x: Any) -> Any:
         return (x * self.gamma if self.scale else x) + self.beta
@@ -157,7 +156,7 @@ def masknet(
 ) -> Any:
     v = given.fields()
     normed = layers.LayerNormalization(center=False, scale=False, epsilon=1e-5)(v)
-    v, normed = layers.Flatten()(v), layers.Flatten()(Affine()(normed))
+    v, normed = layers.Flatten()(v), Affine()(layers.Flatten()(normed))
 
     def block(h: Any, width: int) -> Any:
         mask = layers.Dense(h.shape[1], kernel_initializer="he_normal")(
@@ -217,20 +216,10 @@ def fcn(given: Given, exponential: int, linear: int, heads: int) -> Any:
             h = layers.Dense(x.shape[2] // 2, use_bias=False)(x)
             kept = ops.relu(layers.LayerNormalization(epsilon=1e-5)(h))
             crossed = ops.concatenate([h, h * kept], axis=2)
-            x = (x if doubles else start) * Bias()(crossed) + x
+            x = (x if doubles else start) * Affine(scale=False)(crossed) + x
         return ops.mean(logit(x), axis=1)
 
     return (network(exponential, True) + network(linear, False)) / 2
-
-
-class Bias(layers.Layer):
-    """x + b, b by the last axis."""
-
-    def build(self, shape: Any) -> None:
-        self.bias = self.add_weight(shape=shape[-1:], initializer="zeros")
-
-    def call(self, x: Any) -> Any:
-        return x + self.bias
 
 
 def wukong(
@@ -334,12 +323,3 @@ def pepnet(given: Given, domain: Any, prior: Any, gate_hidden: int, hidden: Any)
         return logit(h)
 
     return [of_label() for _ in given.labels]
-
-
-NETWORKS: dict[str, Callable[..., Any]] = {
-    network.__name__: network
-    for network in (
-        deepfm, dlrm, fwfm, xdeepfm, autoint, masknet, finalmlp, gdcn, fcn, wukong, shared_bottom,
-        mmoe, ple, din, bst, pepnet,
-    )
-}  # fmt: skip

@@ -7,6 +7,7 @@ the candidate's. Every truth is the logit of a click, by label.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -159,19 +160,15 @@ def histories(truth: Stream, of_places: Callable[[NDArray[np.int64], Array], Arr
     return rows
 
 
-def candidate(truth: Stream) -> Draw:
+def of_kind(_: NDArray[np.int64], matches: Array) -> Array:
     """How many of a history are of the candidate's kind."""
-    return histories(truth, lambda _, matches: 2.0 * matches.sum(1))
+    return 2.0 * matches.sum(1)
 
 
-def order(truth: Stream) -> Draw:
-    """As `candidate`, but only the last three attract, and earlier ones repel."""
-
-    def of_places(lengths: NDArray[np.int64], matches: Array) -> Array:
-        recent = np.arange(LENGTH) >= lengths[:, None] - 3
-        return 2.0 * (matches * np.where(recent, 1.0, -1.0)).sum(1)
-
-    return histories(truth, of_places)
+def recent_of_kind(lengths: NDArray[np.int64], matches: Array) -> Array:
+    """The last three attract, and earlier ones repel."""
+    recent = np.arange(LENGTH) >= lengths[:, None] - 3
+    return 2.0 * (matches * np.where(recent, 1.0, -1.0)).sum(1)
 
 
 def several(truth: Stream, bases: dict[str, float], opposed: bool = False) -> Draw:
@@ -192,16 +189,6 @@ def several(truth: Stream, bases: dict[str, float], opposed: bool = False) -> Dr
         return Rows(ids, logits, {k: clicks(random, v) for k, v in logits.items()})
 
     return rows
-
-
-def similar(truth: Stream) -> Draw:
-    """A label and two rare ones that are much alike."""
-    return several(truth, {"click": -1.0, "like": -4.0, "share": -4.0})
-
-
-def opposed(truth: Stream) -> Draw:
-    """Labels of which one contradicts the others in part."""
-    return several(truth, {"click": -1.0, "hide": -4.0, "share": -4.0}, opposed=True)
 
 
 def chain(truth: Stream) -> Draw:
@@ -254,12 +241,20 @@ def position(truth: Stream) -> Draw:
     return rows
 
 
-SETS = {
+SETS: dict[str, Callable[[Stream], Draw]] = {
     "pairs": pairs,
-    "numbers": numbers, "triples": triples, "selected": selected, "masked": masked,
-    "candidate": candidate, "order": order, "similar": similar, "chain": chain,
-    "opposed": opposed, "domains": domains, "position": position,
-}  # fmt: skip
+    "numbers": numbers,
+    "triples": triples,
+    "selected": selected,
+    "masked": masked,
+    "candidate": partial(histories, of_places=of_kind),
+    "order": partial(histories, of_places=recent_of_kind),
+    "similar": partial(several, bases={"click": -1.0, "like": -4.0, "share": -4.0}),
+    "opposed": partial(several, bases={"click": -1.0, "hide": -4.0, "share": -4.0}, opposed=True),
+    "chain": chain,
+    "domains": domains,
+    "position": position,
+}
 
 
 def drawn(name: str, train: int, test: int, seed: int) -> tuple[Rows, Rows]:

@@ -35,8 +35,7 @@ from keras import ops
 
 import tnctl
 from benchmarks import input as reading
-from benchmarks import recipe_sets, timing
-from benchmarks.recipe_networks import NETWORKS, Given
+from benchmarks import recipe_networks, recipe_sets, timing
 from benchmarks.recipe_sets import CANDIDATE, HISTORY, POSITION, Rows
 from benchmarks.workload import FOLDER
 from tnctl.data.statistics_document import Statistics
@@ -183,9 +182,9 @@ class ByHand:
         if rows.history is not None:
             inputs["history"] = keras.Input((self.sizes[1], WIDTH))
             inputs["lengths"] = keras.Input((), dtype="int32")
-        function = NETWORKS[conf.recipe_name]
+        function = getattr(recipe_networks, conf.recipe_name)
         names = inspect.signature(function).parameters.keys() & conf.recipe.keys()
-        given = Given(labels=list(rows.labels), **inputs)
+        given = recipe_networks.Given(labels=list(rows.labels), **inputs)
         logits = function(given, **{name: conf.recipe[name] for name in names})
         served = ops.concatenate(logits, axis=1) if isinstance(logits, list) else logits
         trained = served
