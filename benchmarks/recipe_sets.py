@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Stream = np.random.Generator
 Array = NDArray[np.float64]
-FIELDS, IDS, WIDTH = 8, 200, 4
+FIELDS, IDS, WIDTH = 8, 40, 4
 LENGTH, KINDS, CANDIDATES = 10, 20, 400
 PLACES = 10
 PART = 100_000  # rows that are drawn at a time
@@ -100,14 +100,14 @@ def numbers(truth: Stream) -> Draw:
 def triples(truth: Stream) -> Draw:
     """Products of three fields, beside those of two."""
     draw, vectors = ids_and_vectors(truth)
-    of_pairs, first = weighted_pairs(truth), truth.normal(size=(FIELDS, WIDTH))
+    of_pairs, first = weighted_pairs(truth), truth.normal(size=FIELDS * WIDTH)
     chosen = truth.permutation(list(combinations(range(FIELDS), 3)))[:8].T
 
     def rows(random: Stream, n: int) -> Rows:
         ids = draw(random, n)
         v = vectors[ids]
         a, b, c = (v[:, places] for places in chosen)
-        raw = (a * b * c).sum((1, 2)) * 1.5 + of_pairs(v) + 2 * v.reshape(n, -1) @ first.reshape(-1)
+        raw = (a * b * c).sum((1, 2)) * 1.5 + of_pairs(v) + v.reshape(n, -1) @ first
         return single(random, ids, raw)
 
     return rows
@@ -132,12 +132,31 @@ def masked(truth: Stream) -> Draw:
     """Every number of the embeddings has a gate, which all of them together open or close."""
     draw, vectors = ids_and_vectors(truth)
     size = FIELDS * WIDTH
-    gates, weights = truth.normal(size=(size, size)) / np.sqrt(size), truth.normal(size=size)
+    gates, weights = truth.normal(size=(size, size)), truth.normal(size=size)
 
     def rows(random: Stream, n: int) -> Rows:
         ids = draw(random, n)
         x = vectors[ids].reshape(n, -1)
-        return single(random, ids, (x / (1 + np.exp(-4 * x @ gates))) @ weights)
+        return single(random, ids, (x * np.maximum(x @ gates, 0)) @ weights)
+
+    return rows
+
+
+def streams(truth: Stream) -> Draw:
+    """Two networks, of what fields 0 and 1 let through of the embeddings, and their product."""
+    draw, vectors = ids_and_vectors(truth)
+    size = FIELDS * WIDTH
+    gates = truth.normal(size=(2, WIDTH, size))
+    units = truth.normal(size=(2, size, 8)) / np.sqrt(size)
+
+    def rows(random: Stream, n: int) -> Rows:
+        ids = draw(random, n)
+        x = vectors[ids].reshape(n, -1)
+        a, b = (
+            np.tanh(2 * (x / (1 + np.exp(-2 * vectors[ids[:, k]] @ gates[k]))) @ units[k])
+            for k in (0, 1)
+        )
+        return single(random, ids, (a * b).sum(1) + a[:, 0] + b[:, 0])
 
     return rows
 
@@ -173,7 +192,7 @@ def recent_of_kind(lengths: NDArray[np.int64], matches: Array) -> Array:
 
 def several(truth: Stream, bases: dict[str, float], opposed: bool = False) -> Draw:
     """Labels over units that they share, some with few positives; or one against the others."""
-    draw, vectors = ids_and_vectors(truth, 10 * IDS)
+    draw, vectors = ids_and_vectors(truth, 50 * IDS)
     units = truth.normal(size=(FIELDS * WIDTH, 16)) / np.sqrt(FIELDS * WIDTH)
     shared = truth.normal(size=16)
     weights = {label: shared + 0.5 * truth.normal(size=16) for label in bases}
@@ -247,6 +266,7 @@ SETS: dict[str, Callable[[Stream], Draw]] = {
     "triples": triples,
     "selected": selected,
     "masked": masked,
+    "streams": streams,
     "candidate": partial(histories, of_places=of_kind),
     "order": partial(histories, of_places=recent_of_kind),
     "similar": partial(several, bases={"click": -1.0, "like": -4.0, "share": -4.0}),

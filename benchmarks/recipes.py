@@ -48,7 +48,7 @@ from tnctl.training.step import TrainingStep
 
 OUTPUT = FOLDER / "recipes"
 BATCH, WIDTH = 1024, 8
-ROWS_RATE, DENSE_RATE = 0.05, 0.001
+ROWS_RATE, DENSE_RATE = 0.1, 0.003
 ACCUMULATOR, EPSILON = 1e-6, 1e-8
 POSITION_DROPOUT = 0.1
 SCORED = 8192  # rows at a time
@@ -75,7 +75,7 @@ CASES = {
     "fwfm": Case("fwfm", "pairs", {}),
     "dlrm": Case("dlrm", "numbers", {"bottom": [32], **TOWER}),
     "finalmlp": Case(
-        "finalmlp", "pairs", {"second": [64, 32], "gate": [32], **CONTEXTS, **TOWER}, CONTEXTS
+        "finalmlp", "streams", {"second": [64, 32], "gate": [32], **CONTEXTS, **TOWER}, CONTEXTS
     ),
     "xdeepfm": Case("xdeepfm", "triples", {"cin": [32, 32], **TOWER}),
     "gdcn": Case("gdcn", "triples", TOWER),
@@ -83,7 +83,7 @@ CASES = {
     "wukong": Case(
         "wukong", "triples", {"depth": 2, "products": 16, "compressed": 16, **TOWER}
     ),
-    "autoint": Case("autoint", "selected", {"attention": [16, 16]}),
+    "autoint": Case("autoint", "selected", {"attention": [16, 16], **TOWER}),
     "masknet, serial": Case("masknet", "masked", {"hidden": [64, 64]}),
     "masknet, parallel": Case(
         "masknet", "masked", {"structure": "parallel", "blocks": 3, **TOWER},
