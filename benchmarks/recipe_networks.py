@@ -271,7 +271,7 @@ def ple(
 
 
 def presence(given: Given) -> Any:
-    return ops.arange(given.history.shape[1])[None] < given.lengths[:, None]
+    return ops.less(ops.arange(given.history.shape[1])[None], given.lengths[:, None])
 
 
 def din(given: Given, attention: Any, hidden: Any) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Stream = np.random.Generator
 Array = NDArray[np.float64]
 FIELDS, IDS, WIDTH = 8, 40, 4
-LENGTH, KINDS, CANDIDATES = 10, 20, 400
+LENGTH, KINDS, CANDIDATES = 10, 10, 200
 PLACES = 10
 PART = 100_000  # rows that are drawn at a time
 HISTORY, CANDIDATE, POSITION = "history", "f0", "position"

@@ -34,8 +34,8 @@ import yaml
 from keras import ops
 
 import tnctl
-from benchmarks import input as reading
 from benchmarks import recipe_networks, recipe_sets, timing
+from benchmarks.input import of_pass
 from benchmarks.recipe_sets import CANDIDATE, HISTORY, POSITION, Rows
 from benchmarks.workload import FOLDER
 from tnctl.data.statistics_document import Statistics
@@ -47,7 +47,8 @@ from tnctl.starting.first_conf import first_conf
 from tnctl.training.step import TrainingStep
 
 OUTPUT = FOLDER / "recipes"
-BATCH, WIDTH = 1024, 8
+BATCH = 512
+STEP_BATCH, STEP_WIDTH = 1024, 8
 ROWS_RATE, DENSE_RATE = 0.1, 0.003
 ACCUMULATOR, EPSILON = 1e-6, 1e-8
 POSITION_DROPOUT = 0.1
@@ -113,6 +114,7 @@ def conf_of(
     labels: Sequence[str],
     seed: int,
     position: bool = True,
+    **more: Any,
 ) -> Conf:
     """The conf of a recipe with settings on folder/train.parquet and test.parquet."""
     numbers = 0 if rows.numbers is None else rows.numbers.shape[1]
@@ -138,7 +140,7 @@ def conf_of(
         "numeric": {f"n{k}": {} for k in range(numbers)},
         "position": {"slot": POSITION if position else None},
         "recipe": {key: value for key, value in recipe.items() if key != "name"},
-        "embedding": {"width": WIDTH},
+        "embedding": {"width": recipe_sets.WIDTH},
         "optimizer": {
             "linear": of_rows, "embedding": of_rows,
             "dense": {"name": "adam", "learning_rate": DENSE_RATE},
@@ -149,7 +151,7 @@ def conf_of(
         "seed": seed,
     }  # fmt: skip
     path = folder / "conf.yaml"
-    path.write_text(yaml.safe_dump(given, sort_keys=False))
+    path.write_text(yaml.safe_dump(given | more, sort_keys=False))
     return tnctl.compose(path)
 
 
@@ -162,9 +164,11 @@ class ByHand:
         self.sizes = [rows.ids.shape[1]]  # of slots; places of the history and the position
         self.sizes += [] if rows.history is None else [rows.history.shape[1]]
         self.sizes += [] if rows.position is None else [1]
-        self.linear, self.model = conf.embedding.linear, self._model(rows, conf)
+        self.linear, self.width = conf.embedding.linear, conf.embedding.width
+        self.batch = conf.train.batch_size
+        self.model = self._model(rows, conf)
         ids = int(arrays(rows)[0].max()) + 1
-        weights = [tf.random.normal([ids, WIDTH], 0, 0.01), tf.zeros([ids, int(self.linear)])]
+        weights = [tf.random.normal([ids, self.width], 0, 0.01), tf.zeros([ids, int(self.linear)])]
         self.table = tf.Variable(tf.concat(weights, axis=1))
         self.accumulator = tf.Variable(tf.fill(self.table.shape, ACCUMULATOR))
         self.adam = keras.optimizers.Adam(DENSE_RATE)
@@ -174,14 +178,14 @@ class ByHand:
 
     def _model(self, rows: Rows, conf: Conf) -> keras.Model:
         """Of dictionaries: the inputs that there are, and the logits `trained` and `served`."""
-        inputs = {"vectors": keras.Input((self.sizes[0], WIDTH))}
+        inputs = {"vectors": keras.Input((self.sizes[0], self.width), name="vectors")}
         if self.linear:
-            inputs["linear"] = keras.Input((1,))
+            inputs["linear"] = keras.Input((1,), name="linear")
         if rows.numbers is not None:
-            inputs["numbers"] = keras.Input(rows.numbers.shape[1:])
+            inputs["numbers"] = keras.Input(rows.numbers.shape[1:], name="numbers")
         if rows.history is not None:
-            inputs["history"] = keras.Input((self.sizes[1], WIDTH))
-            inputs["lengths"] = keras.Input((), dtype="int32")
+            inputs["history"] = keras.Input((self.sizes[1], self.width), name="history")
+            inputs["lengths"] = keras.Input((), dtype="int32", name="lengths")
         function = getattr(recipe_networks, conf.recipe_name)
         names = inspect.signature(function).parameters.keys() & conf.recipe.keys()
         given = recipe_networks.Given(labels=list(rows.labels), **inputs)
@@ -189,7 +193,7 @@ class ByHand:
         served = ops.concatenate(logits, axis=1) if isinstance(logits, list) else logits
         trained = served
         if rows.position is not None:
-            inputs["position"] = keras.Input((1, WIDTH))
+            inputs["position"] = keras.Input((1, self.width), name="position")
             of_position = keras.layers.Dense(1, use_bias=False)(inputs["position"][:, 0])
             dropped = keras.layers.Dropout(POSITION_DROPOUT)(of_position)
             trained = served + dropped * (1 - POSITION_DROPOUT)
@@ -197,7 +201,7 @@ class ByHand:
 
     def _outputs(self, ids: Any, numbers: Any, gathered: Any, training: bool) -> Any:
         # tf.split, not slices: a slice's gradient is padded to full size and then added
-        vectors, linear = tf.split(gathered, [WIDTH, int(self.linear)], axis=2)
+        vectors, linear = tf.split(gathered, [self.width, int(self.linear)], axis=2)
         vectors, *others = tf.split(vectors, self.sizes, axis=1)
         inputs = {"vectors": vectors}
         if self.linear:
@@ -239,7 +243,7 @@ class ByHand:
 
     def area(self, train: Rows, test: Rows) -> float:
         """The mean AUC on the test rows after a pass over the training rows, in their order."""
-        for batch in batches(train, BATCH):
+        for batch in batches(train, self.batch):
             self.step(*batch)
         scores = np.concatenate([self.served(*b[:2]).numpy() for b in batches(test, SCORED)])
         return mean_area(dict(zip(test.labels, scores.T, strict=True)), test)
@@ -311,9 +315,12 @@ def compare_steps(names: Sequence[str], seed: int) -> None:
         rows = workload(CASES[name], random)
         recipe_sets.write(rows, folder / "train.parquet")
         recipe = {"name": CASES[name].recipe, **CASES[name].needed}
-        conf = conf_of(folder, rows, recipe, list(rows.labels), seed)
+        conf = conf_of(
+            folder, rows, recipe, list(rows.labels), seed,
+            embedding={"width": STEP_WIDTH}, train={"batch_size": STEP_BATCH},
+        )  # fmt: skip
         steps = {"by hand": step_by_hand(rows, conf), "tnctl": tnctl_step(conf)}
-        compared = timing.compare(steps, BATCH, rounds=ROUNDS, warm_up=WINDOWS)
+        compared = timing.compare(steps, STEP_BATCH, rounds=ROUNDS, warm_up=WINDOWS)
         comparisons[name] = compared
         ratio = compared.ratio("by hand", "tnctl")  # of speeds
         good = "yes" if ratio.median <= WITHIN_STEP else "NO"
@@ -325,7 +332,7 @@ def compare_steps(names: Sequence[str], seed: int) -> None:
 
 def workload(case: Case, random: np.random.Generator) -> Rows:
     """Ids, numbers and labels by chance, in the shape that a recipe needs."""
-    n, slots, ids, length = WINDOWS * BATCH, 26, 10_000, 20
+    n, slots, ids, length = WINDOWS * STEP_BATCH, 26, 10_000, 20
     labels = {f"label_{k}": random.integers(0, 2, n).astype(np.float32) for k in range(case.labels)}
     present = np.arange(length) < random.integers(1, length + 1, (n, 1))
     history = np.where(present, random.integers(1, ids, (n, length)), 0)
@@ -343,8 +350,8 @@ def step_by_hand(rows: Rows, conf: Conf) -> timing.Step:
     by_hand, given = ByHand(rows, conf), arrays(rows)
 
     def run(number: int) -> Any:
-        first = number % WINDOWS * BATCH
-        batch = [tf.constant(array[first : first + BATCH]) for array in given]
+        first = number % WINDOWS * STEP_BATCH
+        batch = [tf.constant(array[first : first + STEP_BATCH]) for array in given]
         return by_hand.step(*batch).numpy()
 
     return run
@@ -352,8 +359,8 @@ def step_by_hand(rows: Rows, conf: Conf) -> timing.Step:
 
 def tnctl_step(conf: Conf) -> timing.Step:
     model = build(conf, Statistics())
-    windows = list(reading.of_pass(conf, features_of(conf, model)))
-    step = TrainingStep(model, BATCH)
+    windows = list(of_pass(conf, features_of(conf, model)))
+    step = TrainingStep(model, STEP_BATCH)
     return lambda number: step(windows[number % WINDOWS])
 
 
