@@ -48,7 +48,11 @@ from tnctl.training.step import TrainingStep
 
 OUTPUT = FOLDER / "recipes"
 BATCH = 512
-STEP_BATCH, STEP_WIDTH = 1024, 8
+# Of embeddings. As wide as the vectors of the truth, a factorization machine has no room for weights
+# of pairs; others need room, for they normalise each vector.
+WIDTHS = {"pairs": recipe_sets.WIDTH, "numbers": recipe_sets.WIDTH}
+USUAL_WIDTH = 8
+STEP_BATCH = 1024
 ROWS_RATE, DENSE_RATE = 0.1, 0.003
 ACCUMULATOR, EPSILON = 1e-6, 1e-8
 POSITION_DROPOUT = 0.1
@@ -140,12 +144,11 @@ def conf_of(
         "numeric": {f"n{k}": {} for k in range(numbers)},
         "position": {"slot": POSITION if position else None},
         "recipe": {key: value for key, value in recipe.items() if key != "name"},
-        "embedding": {"width": recipe_sets.WIDTH},
+        "embedding": {"width": WIDTHS.get(folder.name, USUAL_WIDTH)},
         "optimizer": {
             "linear": of_rows, "embedding": of_rows,
             "dense": {"name": "adam", "learning_rate": DENSE_RATE},
         },
-        "train": {"batch_size": BATCH},
         "evaluation": {"ablate": False},
         "output": str(folder / "run"),
         "seed": seed,
@@ -165,7 +168,7 @@ class ByHand:
         self.sizes += [] if rows.history is None else [rows.history.shape[1]]
         self.sizes += [] if rows.position is None else [1]
         self.linear, self.width = conf.embedding.linear, conf.embedding.width
-        self.batch = conf.train.batch_size
+        self.train = conf.train
         self.model = self._model(rows, conf)
         ids = int(arrays(rows)[0].max()) + 1
         weights = [tf.random.normal([ids, self.width], 0, 0.01), tf.zeros([ids, int(self.linear)])]
@@ -242,9 +245,10 @@ class ByHand:
         return self._outputs(ids, numbers, tf.gather(self.table, ids), False)["served"]
 
     def area(self, train: Rows, test: Rows) -> float:
-        """The mean AUC on the test rows after a pass over the training rows, in their order."""
-        for batch in batches(train, self.batch):
-            self.step(*batch)
+        """The mean AUC on the test rows after passes over the training rows, in their order."""
+        for _ in range(self.train.epochs):
+            for batch in batches(train, self.train.batch_size):
+                self.step(*batch)
         scores = np.concatenate([self.served(*b[:2]).numpy() for b in batches(test, SCORED)])
         return mean_area(dict(zip(test.labels, scores.T, strict=True)), test)
 
@@ -279,9 +283,10 @@ def trained_area(conf: Conf) -> float:
     return statistics.mean([metrics["auc"], *(v["auc"] for v in metrics.get("heads", {}).values())])
 
 
-def compare_areas(names: Sequence[str], rows: int, test_rows: int, seed: int) -> None:
+def compare_areas(names: Sequence[str], rows: int, test_rows: int, epochs: int, seed: int) -> None:
     table = [["", "set", "tnctl", "by hand", "difference", "DeepFM", "over it", "best", "wanted"]]
     of_set: dict[str, tuple[Path, Rows, Rows, float]] = {}
+    of_train = {"batch_size": BATCH, "epochs": epochs}
     for name in names:
         case = CASES[name]
         if case.data not in of_set:
@@ -291,11 +296,14 @@ def compare_areas(names: Sequence[str], rows: int, test_rows: int, seed: int) ->
             recipe_sets.write(train, folder / "train.parquet")
             recipe_sets.write(test, folder / "test.parquet")
             deepfm = {"name": "deepfm", **TOWER}
-            confs = [conf_of(folder, train, deepfm, [label], seed, False) for label in train.labels]
+            confs = [
+                conf_of(folder, train, deepfm, [label], seed, False, train=of_train)
+                for label in train.labels
+            ]
             of_set = {case.data: (folder, train, test, statistics.mean(map(trained_area, confs)))}
         folder, train, test, base = of_set[case.data]
         recipe = {"name": case.recipe, **case.settings}
-        conf = conf_of(folder, train, recipe, list(train.labels), seed)
+        conf = conf_of(folder, train, recipe, list(train.labels), seed, train=of_train)
         area, by_hand = trained_area(conf), ByHand(train, conf).area(train, test)
         good = abs(area - by_hand) <= WITHIN and area > base
         difference, gain = (f"{area - other:+.4f}" for other in (by_hand, base))
@@ -304,7 +312,9 @@ def compare_areas(names: Sequence[str], rows: int, test_rows: int, seed: int) ->
         cells = [*figures[:2], difference, figures[2], gain, figures[3], "yes" if good else "NO"]
         table.append([name, case.data, *cells])
         print(*table[-1], flush=True)
-    print(f"{rows:,} rows, {test_rows:,} test rows, seed {seed}\n{timing.table(table)}")
+    print(
+        f"{rows:,} rows, {epochs} times, {test_rows:,} test rows, seed {seed}\n{timing.table(table)}"
+    )
 
 
 def compare_steps(names: Sequence[str], seed: int) -> None:
@@ -317,7 +327,7 @@ def compare_steps(names: Sequence[str], seed: int) -> None:
         recipe = {"name": CASES[name].recipe, **CASES[name].needed}
         conf = conf_of(
             folder, rows, recipe, list(rows.labels), seed,
-            embedding={"width": STEP_WIDTH}, train={"batch_size": STEP_BATCH},
+            train={"batch_size": STEP_BATCH},
         )  # fmt: skip
         steps = {"by hand": step_by_hand(rows, conf), "tnctl": tnctl_step(conf)}
         compared = timing.compare(steps, STEP_BATCH, rounds=ROUNDS, warm_up=WINDOWS)
@@ -402,6 +412,7 @@ def main() -> None:
     parser.add_argument("--recipes", help=f"by commas, of: {'; '.join(CASES)} (default: all)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="to train on, generated")
     parser.add_argument("--test-rows", type=int, help="generated (default: as many as --rows)")
+    parser.add_argument("--epochs", type=int, default=2, help="over generated rows")
     parser.add_argument("--seed", type=int, default=1, help="of generated rows and first weights")
     parser.add_argument("--real", type=Path, metavar="FOLDER")
     parser.add_argument("--seeds", type=int, default=3, help="of --real")
@@ -417,7 +428,8 @@ def main() -> None:
         compare_real([name for name in INTERACTIONS if name in names], given.real, given.seeds)
         return
     if given.only != "step":
-        compare_areas(names, given.rows, given.test_rows or given.rows, given.seed)
+        test_rows = given.test_rows or given.rows
+        compare_areas(names, given.rows, test_rows, given.epochs, given.seed)
     if given.only != "auc":
         compare_steps(names, given.seed)
 
