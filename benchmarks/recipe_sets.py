@@ -6,7 +6,7 @@ the candidate's. Every truth is the logit of a click, by label.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -277,20 +277,21 @@ SETS: dict[str, Callable[[Stream], Draw]] = {
 }
 
 
-def drawn(name: str, train: int, test: int, seed: int) -> tuple[Rows, Rows]:
-    """The rows of a set to train on and to test on. The test's clicks know no position."""
-    rows = SETS[name](np.random.default_rng([seed, 0]))
-    parts: list[list[Rows]] = [[], []]
-    for kind, count in enumerate((train, test)):
-        for part, start in enumerate(range(0, count, PART)):
-            random = np.random.default_rng([seed, 1 + kind, part])
-            parts[kind].append(rows(random, min(PART, count - start)))
-    trained, tested = (joined(of_kind) for of_kind in parts)
-    if tested.position is not None:
+def drawn(name: str, count: int, seed: int) -> tuple[Rows, Rows]:
+    """Rows of a set to train on, and as many to test on, whose clicks know no position."""
+    rows, starts = SETS[name](np.random.default_rng([seed, 0])), range(0, count, PART)
+
+    def split(kind: int) -> Rows:
+        streams = (np.random.default_rng([seed, kind, start]) for start in starts)
+        sizes = (min(PART, count - start) for start in starts)
+        return joined([rows(*given) for given in zip(streams, sizes, strict=True)])
+
+    train, test = split(1), split(2)
+    if test.position is not None:
         random = np.random.default_rng([seed, 3])
-        labels = {k: clicks(random, logits) for k, logits in tested.logits.items()}
-        tested = Rows(tested.ids, tested.logits, labels, position=tested.position)
-    return trained, tested
+        labels = {k: clicks(random, logits) for k, logits in test.logits.items()}
+        test = replace(test, labels=labels)
+    return train, test
 
 
 def joined(parts: list[Rows]) -> Rows:

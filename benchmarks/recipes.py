@@ -48,8 +48,8 @@ from tnctl.training.step import TrainingStep
 
 OUTPUT = FOLDER / "recipes"
 BATCH = 512
-# Of embeddings. As wide as the vectors of the truth, a factorization machine has no room for weights
-# of pairs; others need room, for they normalise each vector.
+# Of embeddings. With a width as the truth's, FM has no room for weights of pairs. Recipes that
+# normalise vectors need more.
 WIDTHS = {"pairs": recipe_sets.WIDTH, "numbers": recipe_sets.WIDTH}
 USUAL_WIDTH = 8
 STEP_BATCH = 1024
@@ -292,7 +292,7 @@ def compare_areas(names: Sequence[str], rows: int, test_rows: int, epochs: int, 
         if case.data not in of_set:
             folder = OUTPUT / case.data
             folder.mkdir(parents=True, exist_ok=True)
-            train, test = recipe_sets.drawn(case.data, rows, test_rows, seed)
+            train, test = recipe_sets.drawn(case.data, rows, seed)
             recipe_sets.write(train, folder / "train.parquet")
             recipe_sets.write(test, folder / "test.parquet")
             deepfm = {"name": "deepfm", **TOWER}
@@ -312,9 +312,9 @@ def compare_areas(names: Sequence[str], rows: int, test_rows: int, epochs: int, 
         cells = [*figures[:2], difference, figures[2], gain, figures[3], "yes" if good else "NO"]
         table.append([name, case.data, *cells])
         print(*table[-1], flush=True)
-    print(
-        f"{rows:,} rows, {epochs} times, {test_rows:,} test rows, seed {seed}\n{timing.table(table)}"
-    )
+    heading = f"{rows:,} rows, {epochs} times, as many test rows, seed {seed}"
+    print(f"{heading}
+{timing.table(table)}")
 
 
 def compare_steps(names: Sequence[str], seed: int) -> None:
@@ -410,8 +410,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("auc", "step"))
     parser.add_argument("--recipes", help=f"by commas, of: {'; '.join(CASES)} (default: all)")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="to train on, generated")
-    parser.add_argument("--test-rows", type=int, help="generated (default: as many as --rows)")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="generated, to train and to test")
     parser.add_argument("--epochs", type=int, default=2, help="over generated rows")
     parser.add_argument("--seed", type=int, default=1, help="of generated rows and first weights")
     parser.add_argument("--real", type=Path, metavar="FOLDER")
@@ -428,8 +427,7 @@ def main() -> None:
         compare_real([name for name in INTERACTIONS if name in names], given.real, given.seeds)
         return
     if given.only != "step":
-        test_rows = given.test_rows or given.rows
-        compare_areas(names, given.rows, test_rows, given.epochs, given.seed)
+        compare_areas(names, given.rows, given.epochs, given.seed)
     if given.only != "auc":
         compare_steps(names, given.seed)
 
