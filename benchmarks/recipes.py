@@ -283,7 +283,7 @@ def trained_area(conf: Conf) -> float:
     return statistics.mean([metrics["auc"], *(v["auc"] for v in metrics.get("heads", {}).values())])
 
 
-def compare_areas(names: Sequence[str], rows: int, test_rows: int, epochs: int, seed: int) -> None:
+def compare_areas(names: Sequence[str], rows: int, epochs: int, seed: int) -> None:
     table = [["", "set", "tnctl", "by hand", "difference", "DeepFM", "over it", "best", "wanted"]]
     of_set: dict[str, tuple[Path, Rows, Rows, float]] = {}
     of_train = {"batch_size": BATCH, "epochs": epochs}
@@ -313,8 +313,7 @@ def compare_areas(names: Sequence[str], rows: int, test_rows: int, epochs: int, 
         table.append([name, case.data, *cells])
         print(*table[-1], flush=True)
     heading = f"{rows:,} rows, {epochs} times, as many test rows, seed {seed}"
-    print(f"{heading}
-{timing.table(table)}")
+    print(heading, timing.table(table), sep="\n")
 
 
 def compare_steps(names: Sequence[str], seed: int) -> None:
@@ -410,7 +409,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("auc", "step"))
     parser.add_argument("--recipes", help=f"by commas, of: {'; '.join(CASES)} (default: all)")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="generated, to train and to test")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="generated; as many to test")
     parser.add_argument("--epochs", type=int, default=2, help="over generated rows")
     parser.add_argument("--seed", type=int, default=1, help="of generated rows and first weights")
     parser.add_argument("--real", type=Path, metavar="FOLDER")
