@@ -197,9 +197,9 @@ def several(truth: Stream, bases: dict[str, float], opposed: bool = False) -> Dr
     shared = truth.normal(size=16)
     weights = {label: shared + 0.5 * truth.normal(size=16) for label in bases}
     if opposed:
-        own = truth.normal(size=(len(bases), 16))
+        apart = truth.normal(size=(len(bases), 16))
         signs = np.where(np.arange(len(bases)) == 1, -1, 1)
-        weights = dict(zip(bases, signs[:, None] * shared + own, strict=True))
+        weights = dict(zip(bases, signs[:, None] * shared + apart, strict=True))
 
     def rows(random: Stream, n: int) -> Rows:
         ids = draw(random, n)
