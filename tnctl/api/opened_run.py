@@ -321,16 +321,29 @@ class Run:
         golden: int = GOLDEN_ROWS,
         sizes: Sequence[int] | str = (),
         target_cpu: str | None = None,
+        rows: str | None = None,
+        precision: str | None = None,
     ) -> "GraphManifest":
         """Write the dense graph to a folder or URL, by default output/graph: `tnctl split-graph`.
 
-        `sizes` are the batch sizes of aot=, as a list or its text. Returns the content of
+        `sizes` are the batch sizes of aot=, as a list or its text. With `rows` "inside" the graph
+        has the rows too, in a `precision` of exports, and takes ids. Returns the content of
         serving.json. Raises UserError and Failure.
         """
         refuse_if(
             target_cpu is not None and not sizes,
             "target_cpu= says what aot= compiles for; give aot=[1,32] too",
         )
+        refuse_if(
+            precision is not None and rows is None,
+            "precision= is of rows: give rows=inside too, or export-embeddings precision=",
+        )
+        refuse_if(
+            rows is not None and sizes != (),
+            "aot= compiles the dense graph, without rows. Leave out aot= or rows=inside",
+        )
+        if rows is not None:
+            choice("rows", rows, ("inside",))
         to = self.place_of("graph") if to is None else text_of(to, "to")
         outputs.check_folder(to)
         with self._tensorflow():
@@ -338,6 +351,7 @@ class Run:
             from tnctl.progress import say, waiting
             from tnctl.serving.graph import aot
             from tnctl.serving.graph.splitting import Linear, split
+            from tnctl.serving.rows.precision import PRECISIONS
 
             text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
             with waiting("splitting the graph"):
@@ -351,9 +365,17 @@ class Run:
                     golden=golden,
                     sizes=aot.sizes_of(text) if text or sizes == "" else (),
                     target_cpu=target_cpu or aot.TARGET_CPU,
+                    inside=rows and choice("precision", precision or "float32", PRECISIONS),
                 )
-            for name in (BY_SLOT, PACKED):
-                say(f"signature {name}: {len(manifest.signatures.of(name))} inputs")
+            signatures = manifest.signatures
+            for name in (BY_SLOT, PACKED, *signatures.with_rows):
+                say(f"signature {name}: {len(signatures.of(name))} inputs")
+            if (inside := manifest.rows) is not None:
+                say(
+                    f"{sum(inside.groups.values()):,} rows inside take {size(inside.bytes)} of "
+                    f"memory; as dictionaries about {size(inside.dictionary_bytes)}. Deltas do not "
+                    "apply to them: split again after training"
+                )
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")
             return manifest
 

@@ -142,7 +142,8 @@ resumes there.""",
     "split-graph": Command(
         "write the dense inference graph, servable without tnctl",
         f"{MODEL} [to=URL] [head=NAME] [frozen=true] "
-        "[linear=sum|inputs] [golden=N] [aot=[1,32]] [target_cpu=NAME]",
+        "[linear=sum|inputs] [golden=N] [aot=[1,32]] [target_cpu=NAME] "
+        "[rows=inside [precision=float32|float16|int8]]",
         (
             "conf",
             "checkpoint",
@@ -153,6 +154,8 @@ resumes there.""",
             "golden",
             "aot",
             "target_cpu",
+            "rows",
+            "precision",
         ),
         "model_commands:split_graph",
         ("output",),

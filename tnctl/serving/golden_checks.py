@@ -25,11 +25,17 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
-from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.graph_document import BY_ID, GraphManifest
 from tnctl.serving.graph.loaded_graph import LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
-from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
-from tnctl.serving.rows.embeddings import Embeddings
+from tnctl.serving.graph_inputs import (
+    Encoded,
+    RawInputs,
+    id_arrays,
+    pooled_inputs,
+    rows_left_out,
+)
+from tnctl.serving.rows.embeddings import Embeddings, RowLookup
 from tnctl.serving.rows.precision import Arrays, Floats
 
 WAY = "Take the golden rows of this graph"
@@ -112,26 +118,35 @@ class Writes(Protocol):
 def check_embeddings(
     checkpoint: Checkpoint,
     conf: Conf,
-    embeddings: Embeddings,
+    embeddings: RowLookup,
     inventory: Writes,
     count: int,
     exact: bool,
 ) -> GoldenEntry | None:
     """Check exported rows against the checkpoint's golden rows, and write the first `count`.
 
-    When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
-    the lines say what the rows give, and how far that is from the checkpoint's is measured.
-    Returns the manifest's `golden`: None without lines. Raises Failure when the check fails.
+    Returns the manifest's `golden`: None without lines. Raises as `golden_of_rows`.
     """
-    golden = golden_of_checkpoint(checkpoint)
+    golden, deviation = golden_of_rows(checkpoint, conf, embeddings, exact)
+    return write_golden(inventory, golden.lines[:count], exact, deviation)
+
+
+def golden_of_rows(
+    checkpoint: Checkpoint, conf: Conf, embeddings: RowLookup, exact: bool
+) -> tuple[GoldenFile, GoldenDeviation]:
+    """The golden rows that rows of a checkpoint give, and how far they are from the checkpoint's.
+
+    When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
+    the lines say what the rows give. Raises Failure when the inputs differ.
+    """
+    golden, deviation = golden_of_checkpoint(checkpoint), GoldenDeviation(x=0.0, logit=0.0)
     if not golden.lines:
-        return None
+        return golden, deviation
     description = describe(checkpoint, conf)
     encoded = encoded_rows(golden, description)
     expected = golden.inputs(description)
     lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
     inputs = pooled_inputs(description, encoded, lookup)
-    lines, deviation = golden.lines, GoldenDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
             if wrong := first_difference(name, array, expected[name]):
@@ -139,16 +154,16 @@ def check_embeddings(
                     f"the exported rows do not give the trainer's inputs: {golden.url}, {wrong}. "
                     "Nothing was exported: export again, or from another checkpoint"
                 )
-    else:
-        with files.TemporaryFolder("graph") as temporary:
-            loaded_graph.write_graph(checkpoint, temporary)
-            graph = LoadedGraph(temporary, description, checkpoint.folder)
-        lines, deviation = recomputed(golden, graph, inputs, expected)
-        say(
-            f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
-            f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
-        )
-    return write_golden(inventory, lines[:count], exact, deviation)
+        return golden, deviation
+    with files.TemporaryFolder("graph") as temporary:
+        loaded_graph.write_graph(checkpoint, temporary)
+        graph = LoadedGraph(temporary, description, checkpoint.folder)
+    lines, deviation = recomputed(golden, graph, inputs, expected)
+    say(
+        f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
+        f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
+    )
+    return GoldenFile(golden.url, b"".join(lines)), deviation
 
 
 def check_graph(
@@ -157,14 +172,15 @@ def check_graph(
     folder: str,
     inventory: Writes,
     count: int,
+    of_rows: tuple[GoldenFile, GoldenDeviation] | None = None,
 ) -> GoldenEntry | None:
     """Check the SavedModel in a local folder against golden rows, and write the first `count`.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
-    trainer's inputs. Returns serving.json's `golden`: None without lines. Raises Failure when the
-    check fails.
+    trainer's inputs; with `of_rows`, the golden rows of the rows inside, what these give. Returns
+    serving.json's `golden`: None without lines. Raises Failure when the check fails.
     """
-    golden = golden_of_checkpoint(checkpoint)
+    golden, made = of_rows or (golden_of_checkpoint(checkpoint), GoldenDeviation(logit=0.0))
     if not golden.lines:
         return None
     deviations = deviations_of(golden, LoadedGraph(folder, description))
@@ -176,8 +192,9 @@ def check_graph(
                 f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
                 "off: split again, or from another checkpoint"
             )
-    worst = GoldenDeviation(logit=max(deviations.values()))
-    return write_golden(inventory, golden.lines[:count], True, worst)
+    worst = GoldenDeviation(logit=max(made.logit, *deviations.values()))
+    exact = description.rows is None or description.rows.precision == "float32"
+    return write_golden(inventory, golden.lines[:count], exact, worst)
 
 
 def write_golden(
@@ -201,6 +218,9 @@ def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
         deviations[TOWERS] = max(
             deviation_of(array, golden.outputs("embedding", name)) for name, array in towers.items()
         )
+    if graph.description.signatures.by_id is not None:
+        ids = id_arrays(graph.description, encoded_rows(golden, graph.description))
+        deviations[BY_ID] = largest_deviation(golden, graph.description, graph.run(BY_ID, ids))
     return deviations
 
 

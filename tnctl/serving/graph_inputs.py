@@ -5,7 +5,9 @@ trainer's order, so the inputs are the trainer's, bit by bit.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +29,7 @@ from tnctl.serving.graph.graph_document import (
     SlotInput,
     conf_of,
 )
-from tnctl.serving.rows.embeddings import Embeddings
+from tnctl.serving.rows.embeddings import Embeddings, RowLookup
 from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 from tnctl.tables.records import CVM_COLUMNS
 
@@ -41,6 +43,7 @@ class Encoded:
 
     cells: dict[str, Cells]  # of every slot that has rows
     numeric: Floats  # [rows, N]: numeric inputs, then one-hot slots
+    one_hot: dict[str, Cells] = dataclasses.field(default_factory=dict)  # where they are known
 
     @property
     def rows(self) -> int:
@@ -68,7 +71,9 @@ class RawInputs:
         table = rows if isinstance(rows, pa.Table) else as_table(rows, self._cutters, self.columns)
         columns = self._features.read(table, where)
         return Encoded(
-            {name: columns.cells[name] for name in self._with_rows}, columns.batch.numeric
+            {name: columns.cells[name] for name in self._with_rows},
+            columns.batch.numeric,
+            {name: columns.cells[name] for name, slot in self.conf.slots.items() if slot.indicator},
         )
 
 
@@ -148,7 +153,7 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     return rows_left_out(description, embeddings)
 
 
-def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
+def rows_left_out(description: GraphManifest, embeddings: RowLookup) -> Lookup:
     """The lookup of embeddings of which a filter left out slots: their ids are unknown."""
     columns = {
         slot.group: slot.width + slot.linear + CVM_COLUMNS * slot.cvm
@@ -227,23 +232,50 @@ def put_sequence(
 
     The rows of a cell come one after the other, then zeros up to the length of the sequence.
     """
+    sequences[:, part.at : part.end] = padded(rows, cells, part.shape[0]).reshape(
+        len(sequences), -1
+    )
+
+
+def padded(values: NDArray[Any], cells: Cells, most: int) -> NDArray[Any]:
+    """The values [ids, ...] of each cell one after the other, then zeros: [cells, most, ...]."""
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    padded = np.zeros((len(lengths), *part.shape), np.float32)
-    padded[examples, positions] = rows
-    sequences[:, part.at : part.end] = padded.reshape(len(lengths), -1)
+    positions = np.arange(len(values)) - np.repeat(starts_of(cells), lengths)
+    array = np.zeros((len(lengths), most, *values.shape[1:]), values.dtype)
+    array[examples, positions] = values
+    return array
 
 
 def put_numbers(description: GraphManifest, numeric: Floats, inputs: Arrays) -> None:
-    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads.
+    """Copy the columns of `numeric`, as in Encoded, to those of inputs["x"] that the graph reads."""
+    for name, columns in number_columns(description).items():
+        if (part := description.inputs.get(name)) is not None:
+            inputs["x"][:, part.at : part.end] = numeric[:, columns]
 
-    `numeric` [rows, N] has the numeric inputs, then the one-hot slots, as in Encoded.
-    """
+
+def number_columns(description: GraphManifest) -> dict[str, slice]:
+    """By name, the columns of numeric inputs and then of one-hot slots in Encoded.numeric."""
     widths = {name: number.width for name, number in description.numeric.items()}
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
-    first = 0
-    for name, width in widths.items():
-        if (part := description.inputs.get(name)) is not None:
-            inputs["x"][:, part.at : part.at + width] = numeric[:, first : first + width]
-        first += width
+    ends = itertools.accumulate(widths.values())
+    return {name: slice(end - widths[name], end) for name, end in zip(widths, ends, strict=True)}
+
+
+def id_arrays(description: GraphManifest, encoded: Encoded) -> Arrays:
+    """The inputs of signature `by_id`, by name: ids int64 [rows, N], lengths int32, float32."""
+    columns, cells_of = number_columns(description), encoded.cells | encoded.one_hot
+    arrays: Arrays = {}
+    for given in description.signatures.by_id or ():
+        if given.holds == "numbers":
+            arrays[given.name] = encoded.numeric[:, columns[given.of]]
+            continue
+        cells = cells_of[given.of]
+        lengths = cells.lengths()
+        if given.holds == "length":
+            arrays[given.name] = lengths.astype(np.int32)
+            continue
+        values = cells.ids.view(np.int64) if given.holds == "ids" else cells.weights
+        assert values is not None  # the slot has weights
+        arrays[given.name] = padded(values, cells, int(lengths.max(initial=0)))
+    return arrays

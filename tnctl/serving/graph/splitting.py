@@ -36,9 +36,10 @@ from tnctl.model.graph import (
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
-from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
+from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint, golden_of_rows
 from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import LENGTH, NAME, GraphManifest
+from tnctl.serving.graph.inside_rows import StoredRows, add_rows, with_rows
 from tnctl.serving.graph.loaded_graph import (
     inputs_of,
     load_graph,
@@ -46,7 +47,7 @@ from tnctl.serving.graph.loaded_graph import (
     tensorflow_errors,
 )
 from tnctl.serving.graph.serving_json import GraphPart, describe, whole
-from tnctl.serving.rows.precision import Arrays
+from tnctl.serving.rows.precision import Arrays, Precision
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
@@ -310,24 +311,32 @@ def split(
     golden: int = GOLDEN_ROWS,
     sizes: Sequence[int] = (),
     target_cpu: str = aot.TARGET_CPU,
+    inside: Precision | None = None,
 ) -> GraphManifest:
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
     All of it, or one head or tower; with its weights as constants when `frozen`; with an input of
     each slot for its linear weights, and not their sum, when `linear` is "inputs"; compiled for
-    batches of `sizes`. It is made in a temporary folder, and copied to `to` with the first
-    `golden` golden rows of the checkpoint if it gives their logits. Returns the content of
-    serving.json. Raises Failure when the logits differ, UserError when there is no such head.
+    batches of `sizes`; with all rows in the precision `inside`, if that is given. It is made in a
+    temporary folder, and copied to `to` with the first `golden` golden rows of the checkpoint if it
+    gives their logits. Returns the content of serving.json. Raises Failure when the logits differ,
+    UserError when there is no such head.
     """
     reads = [link.folder for link in checkpoint.chain()]
     with (
         outputs.output_folder(to, GRAPH, reads) as output,
         files.TemporaryFolder("graph") as temporary,
     ):
-        local = str(Path(temporary, "graph"))
+        local, of_rows = str(Path(temporary, "graph")), None
         try:
             part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
+            if inside is not None:
+                rows = StoredRows(checkpoint, conf, inside)
+                description = with_rows(description, rows)
+                dense, local = local, str(Path(temporary, "with_rows"))
+                add_rows(dense, local, description, rows)
+                of_rows = golden_of_rows(checkpoint, conf, rows, rows.exact)
             write_warmup_requests(local, requests_of(checkpoint, description, golden))
         except loaded_graph.FULL_DISK as error:
             reason = getattr(error, "strerror", None) or "no space is left there"
@@ -336,7 +345,7 @@ def split(
                 "space, or name another folder with the environment variable TMPDIR"
             ) from error
         beside = Inventory(local)
-        golden_entry = check_graph(checkpoint, description, local, beside, golden)
+        golden_entry = check_graph(checkpoint, description, local, beside, golden, of_rows)
         with tensorflow_errors("the graph cannot be compiled"):
             compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
         inventory = output.inventory()
