@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from tnctl import files, outputs
-from tnctl.api.artefacts import PREFIX, require_serving
+from tnctl.api.artefacts import PREFIX, has_rows, require_serving
 from tnctl.api.calls import GOLDEN_ROWS, Url, choice, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
+from tnctl.limits import size
 from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, Data
@@ -342,8 +343,6 @@ class Run:
             rows is not None and sizes != (),
             "aot= compiles the dense graph, without rows. Leave out aot= or rows=inside",
         )
-        if rows is not None:
-            choice("rows", rows, ("inside",))
         to = self.place_of("graph") if to is None else text_of(to, "to")
         outputs.check_folder(to)
         with self._tensorflow():
@@ -353,6 +352,10 @@ class Run:
             from tnctl.serving.graph.splitting import Linear, split
             from tnctl.serving.rows.precision import PRECISIONS
 
+            inside = None
+            if rows is not None:
+                choice("rows", rows, ("inside",))
+                inside = choice("precision", precision or "float32", PRECISIONS)
             text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
             with waiting("splitting the graph"):
                 manifest = split(
@@ -365,15 +368,17 @@ class Run:
                     golden=golden,
                     sizes=aot.sizes_of(text) if text or sizes == "" else (),
                     target_cpu=target_cpu or aot.TARGET_CPU,
-                    inside=rows and choice("precision", precision or "float32", PRECISIONS),
+                    inside=None
+                    if rows is None
+                    else choice("precision", precision or "float32", PRECISIONS),
                 )
             signatures = manifest.signatures
             for name in (BY_SLOT, PACKED, *signatures.with_rows):
                 say(f"signature {name}: {len(signatures.of(name))} inputs")
-            if (inside := manifest.rows) is not None:
+            if (stored := manifest.rows) is not None:
                 say(
-                    f"{sum(inside.groups.values()):,} rows inside take {size(inside.bytes)} of "
-                    f"memory; as dictionaries about {size(inside.dictionary_bytes)}. Deltas do not "
+                    f"{sum(stored.groups.values()):,} rows inside take {size(stored.bytes)} of "
+                    f"memory; as dictionaries about {size(stored.dictionary_bytes)}. Deltas do not "
                     "apply to them: split again after training"
                 )
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")
@@ -473,8 +478,9 @@ class Run:
     ) -> "list[CheckedFigure]":
         """Compare a graph and embeddings with the model: `tnctl verify-serving`.
 
-        By default output/graph and output/embeddings. With `endpoint`, the URL of a running
-        service, golden rows are sent to it too. Raises UserError and Failure.
+        By default output/graph and output/embeddings; a graph with the rows inside needs no
+        embeddings. With `endpoint`, the URL of a running service, golden rows are sent to it too.
+        Raises UserError and Failure.
         """
         graph, embeddings = self.check_serving(graph, embeddings)
         checkpoint = self._checkpoint
@@ -492,8 +498,8 @@ class Run:
                     )
                 return figures
 
-    def check_serving(self, graph: Url | None, embeddings: Url | None) -> tuple[str, str]:
-        """The graph and the embeddings, by default those in the output.
+    def check_serving(self, graph: Url | None, embeddings: Url | None) -> tuple[str, str | None]:
+        """The graph and the embeddings, by default those in the output; None: rows are inside.
 
         Raises Failure when they, or columns of the data that they are compared on, are not there.
         """
@@ -501,9 +507,9 @@ class Run:
 
         output = self._conf.output
         graph = files.join(output, "graph") if graph is None else text_of(graph, "graph")
-        if embeddings is None:
+        if embeddings is None and not has_rows(graph):
             embeddings = files.join(output, "embeddings")
-        embeddings = text_of(embeddings, "embeddings")
+        embeddings = None if embeddings is None else text_of(embeddings, "embeddings")
         require_serving(graph, embeddings)
         with contextlib.suppress(files.AbsentError):  # for which the comparison knows a way out
             sources.require(self._conf, ["validation"], column_names.columns_read(self._conf))

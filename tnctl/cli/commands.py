@@ -198,7 +198,7 @@ resumes there.""",
     ),
     "score": Command(
         "raw rows in, scores out, by a split graph and exported embeddings alone",
-        "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [to=FILE|-] "
+        "graph=URL [embeddings=URL|redis://…] [prefix=NAME] [input=FILE|-] [to=FILE|-] "
         "[format=jsonl|csv] [data.bad_rows=N] [data.skip_rows=N] [data.KEY=VALUE …] "
         "[overwrite=true]",
         ("graph", "embeddings", "prefix", "input", "to", "format", "overwrite"),

@@ -248,7 +248,7 @@ def padded(values: NDArray[Any], cells: Cells, most: int) -> NDArray[Any]:
 
 
 def put_numbers(description: GraphManifest, numeric: Floats, inputs: Arrays) -> None:
-    """Copy the columns of `numeric`, as in Encoded, to those of inputs["x"] that the graph reads."""
+    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads."""
     for name, columns in number_columns(description).items():
         if (part := description.inputs.get(name)) is not None:
             inputs["x"][:, part.at : part.end] = numeric[:, columns]

@@ -174,7 +174,7 @@ def dictionary_bytes(group: StoredGroup) -> int:
     return int(group.rows * (HASH_BYTES + group.shape.stride + INDEX_BYTES))
 
 
-class GroupRows(tf.Module):  # type: ignore[misc]
+class GroupRows(tf.Module):
     """The rows of a share group as variables."""
 
     def __init__(self, group: StoredGroup) -> None:
