@@ -368,9 +368,7 @@ class Run:
                     golden=golden,
                     sizes=aot.sizes_of(text) if text or sizes == "" else (),
                     target_cpu=target_cpu or aot.TARGET_CPU,
-                    inside=None
-                    if rows is None
-                    else choice("precision", precision or "float32", PRECISIONS),
+                    inside=inside,
                 )
             signatures = manifest.signatures
             for name in (BY_SLOT, PACKED, *signatures.with_rows):
