@@ -11,9 +11,9 @@ from clicks import clicks
 from test_split_graph import CONF, RECIPE, ROWS, STRANGER, described, document, golden_of, near
 
 from tnctl.data.slot_encoder import Cells
-from tnctl.serving import graph_inputs
+from tnctl.serving import golden_checks, graph_inputs
 from tnctl.serving.golden_checks import encoded_rows
-from tnctl.serving.graph import id_cells, inside_rows
+from tnctl.serving.graph import id_cells, inside_rows, value_cells
 from tnctl.serving.graph.graph_document import SlotInput
 from tnctl.serving.graph.id_cells import Cell
 from tnctl.serving.graph.inside_rows import GroupRows, StoredGroup
@@ -22,7 +22,7 @@ from tnctl.serving.graph_inputs import id_arrays
 from tnctl.serving.rows.precision import PRECISIONS, RowShape, encode
 from tnctl.serving.rows.row_formats import ids_of
 from tnctl.serving.rows.selection import SelectedGroup
-from tnctl.tables.columns import group_salt, mix64
+from tnctl.tables.columns import group_salt, hash_bytes, mix64, time_parts
 
 LARGEST = 2**64 - 1
 
@@ -111,7 +111,9 @@ def test_lower_precision_has_golden_rows_of_its_own(split, trained_clicks, cli, 
     content = described(folder)
     assert content["golden"]["exact"] is False
     assert content["golden"]["deviation"]["logit"] > 0
-    done = cli("verify-serving", "output=run", f"graph={folder}", cwd=trained_clicks)
+    done = cli(
+        "verify-serving", "conf=conf.yaml", "output=run", f"graph={folder}", cwd=trained_clicks
+    )
     assert done.code == 0, done.err
     golden = golden_of(folder)
     outputs = open_graph(str(folder)).run("by_id", ids_of_golden(folder))
@@ -137,7 +139,7 @@ def test_raw_rows_are_scored_without_embeddings(whole, trained_clicks, ran, cli,
     folder, _ = whole
     ran("score", f"graph={folder}", "input=rows.jsonl", f"to={tmp_path / 's.jsonl'}",
         cwd=trained_clicks)  # fmt: skip
-    ran("predict", "output=run", "data.test=rows.jsonl", f"to={tmp_path / 'p.jsonl'}",
+    ran("predict", "conf=conf.yaml", "output=run", "data.test=rows.jsonl", f"to={tmp_path / 'p.jsonl'}",
         cwd=trained_clicks)  # fmt: skip
     scores, predicted = (
         [json.loads(line)["logit_ctr"] for line in (tmp_path / name).read_text().splitlines()]
@@ -154,7 +156,7 @@ def test_raw_rows_are_scored_without_embeddings(whole, trained_clicks, ran, cli,
     ("arguments", "said"),
     [
         (["rows=outside"], "no rows 'outside'"),
-        (["rows=inside", "precision=int4"], "no precision 'int4'. Did you mean int8?"),
+        (["rows=inside", "precision=int4"], "no precision 'int4'. Did you mean 'int8'?"),
         (["precision=int8"], "precision= is of rows: give rows=inside too"),
         (["rows=inside", "aot=[1]"], "Leave out aot= or rows=inside"),
         (["rows=inside", "since=graph"], "this command takes no since="),
@@ -312,3 +314,103 @@ def test_pooling_is_the_scorers(pooling, weighted):
     received = inside_rows.pooled(padded, cell, pooling).numpy()
     near(received, graph_inputs.pooled(rows, cells, pooling))
     assert received[2].any() and not received[0].any()
+
+
+# ---- Ids of raw values ------------------------------------------------------
+
+
+def texts_of(values):
+    return tf.constant(np.array(values, object).reshape(1, -1))
+
+
+def test_hashes_of_texts():
+    golden = {
+        ("", 0): 0, ("", 3): 815575690806614222, ("u1", 0): 15058935941266491048,
+        ("ü", 0): 3536754164102203736, ("12345678", 0): 9030464333758180503,
+        ("123456789", 0): 5400515790574483871,
+    }  # fmt: skip
+    long = "".join(map(chr, range(1, 200)))
+    golden |= {(long, seed): hash_bytes(long.encode(), seed) for seed in (0, 2**53 - 1)}
+    for seed in {seed for _, seed in golden}:
+        texts = [text for text, of in golden if of == seed]
+        hashed = value_cells.hash_texts(texts_of([text.encode() for text in texts]), seed)
+        expected = [golden[text, seed] for text in texts]
+        assert hashed.numpy()[0].view(np.uint64).tolist() == expected
+    assert value_cells.hash_texts(tf.zeros([0, 0], tf.string), 0).shape == (0, 0)
+    assert value_cells.hash_texts(tf.zeros([2, 0], tf.string), 0).shape == (2, 0)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 2**53 + 1, 2**63, 2**64 - 1])
+def test_modulo_is_unsigned(size):
+    words = np.array([[0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]], np.uint64)
+    received = value_cells.modulo(tf.constant(words.view(np.int64)), size).numpy().view(np.uint64)
+    assert received[0].tolist() == [int(word) % size for word in words[0]]
+
+
+@pytest.mark.parametrize("part", ["hour", "weekday", "day_of_month", "day"])
+def test_parts_of_times(part):
+    random = np.random.default_rng(5)
+    times = random.integers(-62_135_596_800, 253_402_300_800, 500) * 10**6 + 999_999
+    received = value_cells.time_part(tf.constant(times + 3600 * 10**6), part).numpy()
+    np.testing.assert_array_equal(received.view(np.uint64), time_parts(times, part, 3600))
+
+
+def test_raw_values_give_the_trainers_scores(whole, trained_clicks):
+    """Of all kinds of ids but times, crosses with a column, sequences and weights."""
+    folder, _ = whole
+    content, golden = document(folder), golden_of(folder)
+    dtypes = {given.name: given.dtype for given in content.signatures.by_value}
+    assert (dtypes["user"], dtypes["number"], dtypes["age"]) == ("string", "int64", "float64")
+    assert {"city", "kind", "history_length"} < dtypes.keys()
+    inputs = golden_checks.row_inputs("by_value", golden, content)
+    assert inputs.keys() == dtypes.keys()
+    outputs = open_graph(str(folder)).run("by_value", inputs)
+    for head in ("ctr", "buy"):
+        near(outputs[f"logits_{head}"], golden.outputs("logits", head))
+    # Other values than those that were trained on have other scores.
+    inputs["user"][:, 0] = b"nobody"
+    changed = open_graph(str(folder)).run("by_value", inputs)["logits_ctr"]
+    assert not np.allclose(changed, golden.outputs("logits", "ctr"), atol=1e-4)
+
+
+def test_times_and_ages_of_raw_values(ran, cli, tmp_path):
+    """Of numbers since 1970; of texts there is no by_value, and the line names the slot."""
+    random = np.random.default_rng(6)
+    with (tmp_path / "rows.jsonl").open("w") as file:
+        for at in range(120):
+            row = {"at": float(random.integers(0, 2 * 10**9)) if at % 7 else None,
+                   "born": float(random.integers(0, 10**9)), "clicked": at % 2, "x": at % 5 or None,
+                   "text": "2026-11-20T13:45:09Z"}  # fmt: skip
+            file.write(f"{json.dumps(row)}\n")
+    conf = """\
+defaults: [schema, _self_]
+recipe: {name: lr}
+slots:
+  hour: {column: at, ids: hour, missing: value}
+  day: {column: at, ids: day}
+  born: {ids: day_of_month}
+  weekday: {column: born, ids: weekday, indicator: true}
+  x: {ids: integer, size: 4}
+numeric:
+  age: {column: born, since: 2026-11-20, unit: day, clip: [null, 15000]}
+  scaled: {column: x, transform: standardize, clip: [1, 3], default: -7}
+data:
+  format: jsonl
+  train: rows.jsonl
+  label: {column: clicked}
+  times: {at: {format: epoch_s, offset: "+05:30"}, born: {format: epoch_s}}
+train: {batch_size: 32}
+"""
+    (tmp_path / "numbers.yaml").write_text(conf)
+    (tmp_path / "texts.yaml").write_text(conf.replace("  x: {", "  text: {ids: hour}\n  x: {"))
+    for name in ("numbers", "texts"):
+        ran("train", f"conf={name}.yaml", f"output={name}", cwd=tmp_path)
+        done = ran("split-graph", f"output={name}", "rows=inside", cwd=tmp_path)
+        by_value = described(tmp_path / name / "graph")["signatures"].get("by_value")
+        if name == "texts":
+            assert by_value is None
+            assert "no signature by_value: the times of slot text are not numbers" in done.err
+            continue
+        assert {"hour", "hour_length", "age", "scaled"} < {given["name"] for given in by_value}
+        done = ran("verify-serving", f"graph={name}/graph", cwd=tmp_path)
+        assert "golden rows: logits of by_value" in done.err

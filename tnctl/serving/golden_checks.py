@@ -218,10 +218,18 @@ def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
         deviations[TOWERS] = max(
             deviation_of(array, golden.outputs("embedding", name)) for name, array in towers.items()
         )
-    if graph.description.signatures.by_id is not None:
-        ids = id_arrays(graph.description, encoded_rows(golden, graph.description))
-        deviations[BY_ID] = largest_deviation(golden, graph.description, graph.run(BY_ID, ids))
+    for signature in graph.description.signatures.with_rows:
+        outputs = graph.run(signature, row_inputs(signature, golden, graph.description))
+        deviations[signature] = largest_deviation(golden, graph.description, outputs)
     return deviations
+
+
+def row_inputs(signature: str, golden: GoldenFile, description: GraphManifest) -> Arrays:
+    """The inputs of `by_id` or `by_value` for golden rows, by name."""
+    if signature == BY_ID:
+        return id_arrays(description, encoded_rows(golden, description))
+    rows = [example.row for example in golden.examples]
+    return RawInputs(description).values(description, rows, lambda row: (golden.url, row + 1))
 
 
 def outputs_noun(description: GraphManifest, signature: str) -> str:

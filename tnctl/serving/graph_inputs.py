@@ -14,16 +14,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import RawRow
+from tnctl.data import Float64s, numbers
 from tnctl.data.arrow_tables import as_table
-from tnctl.data.features import Features
+from tnctl.data.column_names import value_columns
+from tnctl.data.features import Features, vectors
 from tnctl.data.file_pieces import Where
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.slot_encoder import Cells
+from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import LINEAR, LINEARS
+from tnctl.schema import Conf, Slot
+from tnctl.serving.graph import value_cells
 from tnctl.serving.graph.graph_document import (
+    LENGTH,
     OF_LINEAR,
+    OF_WEIGHTS,
     GraphManifest,
     SignatureInput,
     SlotInput,
@@ -58,6 +64,7 @@ class RawInputs:
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
+        self._statistics = statistics
         self._cutters = cutters(self.conf)
         self.columns = self._features.columns  # of a raw row, those that are read
 
@@ -75,6 +82,65 @@ class RawInputs:
             columns.batch.numeric,
             {name: columns.cells[name] for name, slot in self.conf.slots.items() if slot.indicator},
         )
+
+    def values(self, description: GraphManifest, rows: list[RawRow], where: Where) -> Arrays:
+        """The inputs of signature `by_value`, by name, as its caller makes them of raw rows."""
+        table, data = as_table(rows, self._cutters, self.columns), self.conf.data
+        whole = {name: numbers.flat(table.column(name)) for name in self.columns}
+        slots, arrays = value_cells.value_slots(description), {}
+        for given in description.signatures.by_value or ():
+            if given.holds == "numbers":
+                arrays[given.name] = raw_numbers(whole, given.of, self.conf, where)
+            elif given.holds == "values":
+                slot = self.conf.slots.get(given.of, Slot())
+                lists = self._statistics.lists_of(given.of, slot)
+                encoder = Encoder(given.of, slot, data, lists)
+                values, cells = raw_cells(
+                    encoder, whole, value_cells.dtype_of(slots[given.of]), where
+                )
+                lengths = cells.lengths()
+                most = int(lengths.max(initial=0))
+                arrays[given.name] = padded(values, cells, most)
+                arrays[given.of + LENGTH] = lengths.astype(np.int32)
+                if cells.weights is not None:
+                    arrays[given.of + OF_WEIGHTS] = padded(cells.weights, cells, most)
+        return arrays
+
+
+def raw_cells(
+    encoder: Encoder, whole: Mapping[str, pa.Array], dtype: str, where: Where
+) -> tuple[NDArray[Any], Cells]:
+    """The values [n] of a slot as the graph takes them, and cells whose ids are their numbers."""
+    slot, data = encoder.slot, encoder.data
+    weights = None if slot.weights is None else whole[slot.weights]
+    parts, of_parts = encoder.parts(whole[encoder.column], where, weights)
+    parts = parts.listed()
+    lengths, owners = np.asarray(parts.lengths), np.asarray(parts.owners)
+    array, kept = parts.values, np.ones(len(owners), bool)
+    if dtype == "float64":
+        values: NDArray[Any] = numbers.parsed(array, [*data.missing, ""], encoder.column, where)
+    elif dtype == "int64":
+        ids, missing = encoder.ids.encode(array, where, True)
+        values, kept = ids.view(np.int64), ~missing
+    else:
+        texts = numbers.texts(array, encoder.column, where).to_pylist()
+        if slot.pooling != "none":  # in a sequence a missing value has its place
+            kept = np.array([text is not None for text in texts], bool)
+        values = np.empty(len(texts), object)
+        values[:] = [text or b"" for text in texts]
+    lengths = np.bincount(owners[kept], minlength=len(lengths))
+    of_kept = None if of_parts is None else of_parts[kept].astype(np.float32)
+    places = np.arange(int(kept.sum()), dtype=np.uint64)
+    return values[kept], Cells(places, numbers.offsets_of(lengths), of_kept)
+
+
+def raw_numbers(whole: Mapping[str, pa.Array], name: str, conf: Conf, where: Where) -> Float64s:
+    """The numbers of an input as they are read, float64 [rows, width], NaN where missing."""
+    number, data = conf.numeric[name], conf.data
+    if not number.is_age:
+        return vectors(whole, name, dataclasses.replace(number, clip=None), data, where)
+    columns = value_columns(name, number)
+    return np.stack([numbers.parsed(whole[c], data.missing, c, where) for c in columns], axis=1)
 
 
 def pooled_inputs(description: GraphManifest, encoded: Encoded, lookup: Lookup) -> Arrays:
@@ -242,7 +308,8 @@ def padded(values: NDArray[Any], cells: Cells, most: int) -> NDArray[Any]:
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
     positions = np.arange(len(values)) - np.repeat(starts_of(cells), lengths)
-    array = np.zeros((len(lengths), most, *values.shape[1:]), values.dtype)
+    nothing: Any = b"" if values.dtype == object else 0
+    array = np.full((len(lengths), most, *values.shape[1:]), nothing, values.dtype)
     array[examples, positions] = values
     return array
 

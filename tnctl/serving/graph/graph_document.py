@@ -46,7 +46,7 @@ NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
 OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
 OF_WEIGHTS = "_weights"  # what the name of the weights of a slot's ids ends with
-BY_ID = "by_id"
+BY_ID, BY_VALUE = "by_id", "by_value"
 Columns = Annotated[int, Field(ge=1, le=2**24)]  # floats of an input, of one example
 
 
@@ -202,32 +202,34 @@ class SignatureInput:
 class RowInput:
     """An input [B, *shape] of a graph that has the rows; null is any length, one for each slot.
 
-    It `holds` ids, how many of them count, their weights, or numbers, of the slot or numeric input
-    `of`.
+    It `holds` ids or values, how many of them count, their weights, or numbers, of the slot or
+    numeric input `of`.
     """
 
     name: Name
-    dtype: Literal["int64", "int32", "float32"]
+    dtype: Literal["int64", "int32", "float32", "float64", "string"]
     shape: Annotated[tuple[Columns | None, ...], Field(max_length=1)]
     of: Name
-    holds: Literal["ids", "length", "weights", "numbers"]
+    holds: Literal["ids", "values", "length", "weights", "numbers"]
 
 
 @document
 class Signatures:
     """The inputs of each signature: as slots and numbers, side by side, and where rows are inside.
 
-    `by_id` is absent without rows.
+    `by_id` is absent without rows, `by_value` too where the graph cannot make ids of raw values.
     """
 
     by_slot: tuple[SignatureInput, ...]
     packed: tuple[SignatureInput, ...]
     by_id: tuple[RowInput, ...] | None = omitted()
+    by_value: tuple[RowInput, ...] | None = omitted()
 
     @property
     def with_rows(self) -> dict[str, tuple[RowInput, ...]]:
         """The inputs of the signatures that look rows up, by signature."""
-        return {} if self.by_id is None else {BY_ID: self.by_id}
+        inputs = {BY_ID: self.by_id, BY_VALUE: self.by_value}
+        return {name: given for name, given in inputs.items() if given is not None}
 
     @property
     def linears(self) -> tuple[SignatureInput, ...]:
@@ -316,6 +318,12 @@ class GraphManifest(Manifest):
     def inputs(self) -> dict[str, SignatureInput]:
         """The inputs of signature by_slot, by name."""
         return {part.name: part for part in self.signatures.by_slot}
+
+
+def fed_slots(description: GraphManifest) -> dict[str, SlotInput]:
+    """The slots that are inputs of the graph, or of the sum `linear`."""
+    read = {*description.inputs, *description.linear.adds}
+    return {name: slot for name, slot in description.slots.items() if name in read}
 
 
 def has_times(slots: Mapping[str, SlotInput], numeric: Mapping[str, NumericInput]) -> bool:

@@ -21,9 +21,12 @@ from tnctl.checkpoint.chain import Checkpoint
 from tnctl.errors import Failure, refuse_if
 from tnctl.model.graph import BY_SLOT, save_module
 from tnctl.model.layout import EMBEDDING, LINEAR
+from tnctl.progress import say
 from tnctl.schema import Conf
+from tnctl.serving.graph import value_cells
 from tnctl.serving.graph.graph_document import (
     BY_ID,
+    BY_VALUE,
     LENGTH,
     OF_LINEAR,
     OF_WEIGHTS,
@@ -31,6 +34,7 @@ from tnctl.serving.graph.graph_document import (
     InsideRows,
     RowInput,
     SlotInput,
+    fed_slots,
 )
 from tnctl.serving.graph.id_cells import (
     TOP_BIT,
@@ -153,7 +157,11 @@ def with_rows(description: GraphManifest, rows: StoredRows) -> GraphManifest:
     return dataclasses.replace(
         description,
         version=GraphManifest.VERSION,
-        signatures=dataclasses.replace(description.signatures, by_id=id_inputs(description)),
+        signatures=dataclasses.replace(
+            description.signatures,
+            by_id=id_inputs(description),
+            by_value=value_inputs(description),
+        ),
         rows=InsideRows(
             precision=rows.precision,
             groups={group.name: group.rows for group in stored},
@@ -293,13 +301,29 @@ def id_inputs(description: GraphManifest) -> tuple[RowInput, ...]:
     inputs = []
     for name, slot in fed_slots(description).items():
         inputs += slot_row_inputs(name, slot, "int64", "ids")
-    return with_numbers(description, inputs, "float32")
+    inputs += number_inputs(description, "float32")
+    twice = doubles(inputs)
+    refuse_if(
+        twice,
+        f"rows=inside: {', '.join(twice)} would be two inputs of the graph. Rename that slot or "
+        "number",
+    )
+    return tuple(inputs)
 
 
-def fed_slots(description: GraphManifest) -> dict[str, SlotInput]:
-    """The slots that are inputs of the graph, or of the sum `linear`."""
-    read = {*description.inputs, *description.linear.adds}
-    return {name: slot for name, slot in description.slots.items() if name in read}
+def value_inputs(description: GraphManifest) -> tuple[RowInput, ...] | None:
+    """The inputs of signature by_value; None, and a line that says why, where there is none."""
+    inputs: list[RowInput] = []
+    reason = value_cells.refusal(description)
+    if reason is None:
+        for name, slot in value_cells.value_slots(description).items():
+            inputs += slot_row_inputs(name, slot, value_cells.dtype_of(slot), "values")
+        inputs += number_inputs(description, "float64")
+        if twice := doubles(inputs):
+            reason = f"{', '.join(twice)} would be two inputs"
+    if reason is not None:
+        say(f"no signature by_value: {reason}")
+    return tuple(inputs) if reason is None else None
 
 
 def slot_row_inputs(name: str, slot: SlotInput, dtype: Any, holds: Any) -> list[RowInput]:
@@ -316,23 +340,19 @@ def slot_row_inputs(name: str, slot: SlotInput, dtype: Any, holds: Any) -> list[
     return inputs
 
 
-def with_numbers(
-    description: GraphManifest, inputs: list[RowInput], dtype: Any
-) -> tuple[RowInput, ...]:
-    """The inputs of slots, and those of numbers. Raises UserError where two have one name."""
-    numbers = [
+def number_inputs(description: GraphManifest, dtype: Any) -> list[RowInput]:
+    """The numeric inputs that the graph reads."""
+    return [
         RowInput(name=name, dtype=dtype, shape=(number.width,), of=name, holds="numbers")
         for name, number in description.numeric.items()
         if name in description.inputs
     ]
-    names = [given.name for given in [*inputs, *numbers]]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    refuse_if(
-        twice,
-        f"rows=inside: {', '.join(twice)} would be two inputs of the graph. Rename that slot or "
-        "number",
-    )
-    return (*inputs, *numbers)
+
+
+def doubles(inputs: list[RowInput]) -> list[str]:
+    """The names that several inputs have."""
+    names = [given.name for given in inputs]
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 def add_rows(folder: str, to: str, description: GraphManifest, rows: StoredRows) -> None:
@@ -351,12 +371,18 @@ def add_rows(folder: str, to: str, description: GraphManifest, rows: StoredRows)
         cells = {name: given_cell(name, slots[name], inputs, inputs[name]) for name in slots}
         return scores(cells, inputs)
 
+    def by_value(**inputs: Any) -> dict[str, Any]:
+        values = value_cells.Values(description, inputs)
+        cells = {name: values.cell(name) for name in fed_slots(description)}
+        read = [name for name in description.numeric if name in description.inputs]
+        return scores(cells, {name: values.numbers(name) for name in read})
+
     def scores(cells: Mapping[str, Cell], numbers: Mapping[str, Any]) -> dict[str, Any]:
         given = slot_tensors(description, cells, numbers, module.groups)
         outputs: dict[str, Any] = dense[BY_SLOT](**given)
         return outputs
 
-    functions = {BY_ID: by_id}
+    functions = {BY_ID: by_id, BY_VALUE: by_value}
     for name, inputs in description.signatures.with_rows.items():
         specs = {
             given.name: tf.TensorSpec([None, *given.shape], given.dtype, given.name)

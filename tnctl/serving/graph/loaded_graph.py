@@ -56,6 +56,8 @@ SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice StridedSliceGrad T
 TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
 Tile Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex
 UpperBound Where
+# Texts to bytes.
+DecodePaddedRaw StringLength
 # Lists of tensors, which loops gather.
 EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
 TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
