@@ -139,8 +139,8 @@ def test_raw_rows_are_scored_without_embeddings(whole, trained_clicks, ran, cli,
     folder, _ = whole
     ran("score", f"graph={folder}", "input=rows.jsonl", f"to={tmp_path / 's.jsonl'}",
         cwd=trained_clicks)  # fmt: skip
-    ran("predict", "conf=conf.yaml", "output=run", "data.test=rows.jsonl", f"to={tmp_path / 'p.jsonl'}",
-        cwd=trained_clicks)  # fmt: skip
+    ran("predict", "conf=conf.yaml", "output=run", "data.test=rows.jsonl",
+        f"to={tmp_path / 'p.jsonl'}", cwd=trained_clicks)  # fmt: skip
     scores, predicted = (
         [json.loads(line)["logit_ctr"] for line in (tmp_path / name).read_text().splitlines()]
         for name in ("s.jsonl", "p.jsonl")
@@ -355,7 +355,7 @@ def test_parts_of_times(part):
     np.testing.assert_array_equal(received.view(np.uint64), time_parts(times, part, 3600))
 
 
-def test_raw_values_give_the_trainers_scores(whole, trained_clicks):
+def test_raw_values_give_the_trainers_scores(whole):
     """Of all kinds of ids but times, crosses with a column, sequences and weights."""
     folder, _ = whole
     content, golden = document(folder), golden_of(folder)
@@ -373,7 +373,7 @@ def test_raw_values_give_the_trainers_scores(whole, trained_clicks):
     assert not np.allclose(changed, golden.outputs("logits", "ctr"), atol=1e-4)
 
 
-def test_times_and_ages_of_raw_values(ran, cli, tmp_path):
+def test_times_and_ages_of_raw_values(ran, tmp_path):
     """Of numbers since 1970; of texts there is no by_value, and the line names the slot."""
     random = np.random.default_rng(6)
     with (tmp_path / "rows.jsonl").open("w") as file:
@@ -393,7 +393,7 @@ slots:
   x: {ids: integer, size: 4}
 numeric:
   age: {column: born, since: 2026-11-20, unit: day, clip: [null, 15000]}
-  scaled: {column: x, transform: standardize, clip: [1, 3], default: -7}
+  scaled: {column: x, transform: standardize, clip: [1, 3], default: 2}
 data:
   format: jsonl
   train: rows.jsonl
