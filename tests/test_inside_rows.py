@@ -1,5 +1,6 @@
 """A split graph with the rows inside: it gives from ids what the trainer gives."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,13 +17,13 @@ from tnctl.serving.golden_checks import encoded_rows
 from tnctl.serving.graph import id_cells, inside_rows, value_cells
 from tnctl.serving.graph.graph_document import SlotInput
 from tnctl.serving.graph.id_cells import Cell
-from tnctl.serving.graph.inside_rows import GroupRows, StoredGroup
+from tnctl.serving.graph.inside_rows import GroupRows
 from tnctl.serving.graph.loaded_graph import open_graph
 from tnctl.serving.graph_inputs import id_arrays
 from tnctl.serving.rows.precision import PRECISIONS, RowShape, encode
 from tnctl.serving.rows.row_formats import ids_of
-from tnctl.serving.rows.selection import SelectedGroup
 from tnctl.tables.columns import group_salt, hash_bytes, mix64, time_parts
+from tnctl.tables.dictionary import Dictionary, DictionaryWriter
 
 LARGEST = 2**64 - 1
 
@@ -213,33 +214,40 @@ def graph_inputs_of(content, packed):
 # ---- The parts of it, beside numpy ------------------------------------------
 
 
-def stored_group(random, ids, shape):
+def stored_group(folder, random, ids, shape):
+    """A dictionary of random rows of ids."""
     ids = np.unique(np.array(ids, np.uint64))
     salt = group_salt("user")
     hashes = np.sort(mix64(ids ^ np.uint64(salt)))
-    stored = StoredGroup(SelectedGroup("user", "table", 0, shape, salt, len(ids)))
     rows = random.normal(size=(len(ids), shape.columns)).astype(np.float32)
-    stored.hashes[:-1], stored.payload[:-1] = hashes, encode(rows, shape)
-    return stored
+    path = folder / f"{len(ids)}.dictionary"
+    with path.open("wb") as file:
+        writer = DictionaryWriter(
+            file.write, salt=salt, **dataclasses.asdict(shape), stride=shape.stride,
+            records=len(ids), removed=0, delta=False,
+        )  # fmt: skip
+        writer.add(hashes, encode(rows, shape))
+        writer.finish()
+    return Dictionary(str(path))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("form", [(True, 5, True), (False, 3, False), (True, 0, False)], ids=str)
-def test_rows_of_ids(precision, form):
+def test_rows_of_ids(tmp_path, precision, form):
     """The hash that is the largest of all included, which has a row or not."""
     random, salt = np.random.default_rng(1), group_salt("user")
     [id_of_last] = ids_of(np.array([LARGEST], np.uint64), salt)
     known = [0, 1, 7, 2**63, 2**63 - 1, LARGEST, *random.integers(0, 2**63, 200)]
-    asked = np.array([*known, 5, 2**63 + 5, LARGEST - 1, id_of_last], np.uint64)
+    looked_up = np.array([*known, 5, 2**63 + 5, LARGEST - 1, id_of_last], np.uint64)
     for ids in (known, [*known, int(id_of_last)], []):
-        stored = stored_group(random, ids, RowShape(*form, precision))
-        expected, there = stored.lookup(asked)
-        np.testing.assert_array_equal(there, np.isin(asked, np.array(ids, np.uint64)))
+        stored = stored_group(tmp_path, random, ids, RowShape(*form, precision))
+        expected, there, _ = stored.lookup(looked_up)
+        np.testing.assert_array_equal(there, np.isin(looked_up, np.array(ids, np.uint64)))
         assert not expected[~there].any()
         assert not len(ids) or expected[there].any()
-        keys = id_cells.mix64(tf.constant((asked ^ np.uint64(salt)).view(np.int64)))
-        kept = np.arange(len(asked)) != 2
-        rows = GroupRows(stored).find(keys ^ id_cells.TOP_BIT, tf.constant(kept)).numpy()
+        keys = id_cells.mix64(tf.constant((looked_up ^ np.uint64(salt)).view(np.int64)))
+        kept = np.arange(len(looked_up)) != 2
+        rows = GroupRows("user", stored).find(keys ^ id_cells.TOP_BIT, tf.constant(kept)).numpy()
         np.testing.assert_array_equal(rows, expected * kept[:, None])
 
 

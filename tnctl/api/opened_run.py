@@ -376,7 +376,7 @@ class Run:
             if (stored := manifest.rows) is not None:
                 say(
                     f"{sum(stored.groups.values()):,} rows inside take {size(stored.bytes)} of "
-                    f"memory; as dictionaries about {size(stored.dictionary_bytes)}. Deltas do not "
+                    f"memory; as dictionaries {size(stored.dictionary_bytes)}. Deltas do not "
                     "apply to them: split again after training"
                 )
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")

@@ -35,7 +35,7 @@ from tnctl.serving.graph_inputs import (
     pooled_inputs,
     rows_left_out,
 )
-from tnctl.serving.rows.embeddings import Embeddings, RowLookup
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.precision import Arrays, Floats
 
 WAY = "Take the golden rows of this graph"
@@ -118,35 +118,26 @@ class Writes(Protocol):
 def check_embeddings(
     checkpoint: Checkpoint,
     conf: Conf,
-    embeddings: RowLookup,
+    embeddings: Embeddings,
     inventory: Writes,
     count: int,
     exact: bool,
 ) -> GoldenEntry | None:
     """Check exported rows against the checkpoint's golden rows, and write the first `count`.
 
-    Returns the manifest's `golden`: None without lines. Raises as `golden_of_rows`.
-    """
-    golden, deviation = golden_of_rows(checkpoint, conf, embeddings, exact)
-    return write_golden(inventory, golden.lines[:count], exact, deviation)
-
-
-def golden_of_rows(
-    checkpoint: Checkpoint, conf: Conf, embeddings: RowLookup, exact: bool
-) -> tuple[GoldenFile, GoldenDeviation]:
-    """The golden rows that rows of a checkpoint give, and how far they are from the checkpoint's.
-
     When `exact`, the rows must give the trainer's inputs, and the lines are the checkpoint's. Else
-    the lines say what the rows give. Raises Failure when the inputs differ.
+    the lines say what the rows give, and how far that is from the checkpoint's is measured.
+    Returns the manifest's `golden`: None without lines. Raises Failure when the check fails.
     """
-    golden, deviation = golden_of_checkpoint(checkpoint), GoldenDeviation(x=0.0, logit=0.0)
+    golden = golden_of_checkpoint(checkpoint)
     if not golden.lines:
-        return golden, deviation
+        return None
     description = describe(checkpoint, conf)
     encoded = encoded_rows(golden, description)
     expected = golden.inputs(description)
     lookup = embeddings.lookup if exact else rows_left_out(description, embeddings)
     inputs = pooled_inputs(description, encoded, lookup)
+    lines, deviation = golden.lines, GoldenDeviation(x=0.0, logit=0.0)
     if exact:
         for name, array in inputs.items():
             if wrong := first_difference(name, array, expected[name]):
@@ -154,16 +145,16 @@ def golden_of_rows(
                     f"the exported rows do not give the trainer's inputs: {golden.url}, {wrong}. "
                     "Nothing was exported: export again, or from another checkpoint"
                 )
-        return golden, deviation
-    with files.TemporaryFolder("graph") as temporary:
-        loaded_graph.write_graph(checkpoint, temporary)
-        graph = LoadedGraph(temporary, description, checkpoint.folder)
-    lines, deviation = recomputed(golden, graph, inputs, expected)
-    say(
-        f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
-        f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
-    )
-    return GoldenFile(golden.url, b"".join(lines)), deviation
+    else:
+        with files.TemporaryFolder("graph") as temporary:
+            loaded_graph.write_graph(checkpoint, temporary)
+            graph = LoadedGraph(temporary, description, checkpoint.folder)
+        lines, deviation = recomputed(golden, graph, inputs, expected)
+        say(
+            f"with these rows inputs differ from the trainer's by at most {deviation.x:.2g}, "
+            f"logits by {deviation.logit:.2g} × (1 + |logit|), on {len(lines)} golden rows"
+        )
+    return write_golden(inventory, lines[:count], exact, deviation)
 
 
 def check_graph(
@@ -172,15 +163,16 @@ def check_graph(
     folder: str,
     inventory: Writes,
     count: int,
-    of_rows: tuple[GoldenFile, GoldenDeviation] | None = None,
+    of_rows: GoldenFile | None = None,
 ) -> GoldenEntry | None:
     """Check the SavedModel in a local folder against golden rows, and write the first `count`.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
-    trainer's inputs; with `of_rows`, the golden rows of the rows inside, what these give. Returns
-    serving.json's `golden`: None without lines. Raises Failure when the check fails.
+    trainer's inputs; with rows inside what `of_rows` says, their golden rows, which
+    `description.golden` compares to the trainer's. Returns serving.json's `golden`: None without
+    lines. Raises Failure when the check fails.
     """
-    golden, made = of_rows or (golden_of_checkpoint(checkpoint), GoldenDeviation(logit=0.0))
+    golden, made = of_rows or golden_of_checkpoint(checkpoint), description.golden
     if not golden.lines:
         return None
     deviations = deviations_of(golden, LoadedGraph(folder, description))
@@ -192,9 +184,9 @@ def check_graph(
                 f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
                 "off: split again, or from another checkpoint"
             )
-    worst = GoldenDeviation(logit=max(made.logit, *deviations.values()))
-    exact = description.rows is None or description.rows.precision == "float32"
-    return write_golden(inventory, golden.lines[:count], exact, worst)
+    worst = max(*deviations.values(), made.deviation.logit if made else 0.0)
+    exact = made is None or made.exact
+    return write_golden(inventory, golden.lines[:count], exact, GoldenDeviation(logit=worst))
 
 
 def write_golden(

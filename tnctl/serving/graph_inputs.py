@@ -35,7 +35,7 @@ from tnctl.serving.graph.graph_document import (
     SlotInput,
     conf_of,
 )
-from tnctl.serving.rows.embeddings import Embeddings, RowLookup
+from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 from tnctl.tables.records import CVM_COLUMNS
 
@@ -219,7 +219,7 @@ def served_lookup(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     return rows_left_out(description, embeddings)
 
 
-def rows_left_out(description: GraphManifest, embeddings: RowLookup) -> Lookup:
+def rows_left_out(description: GraphManifest, embeddings: Embeddings) -> Lookup:
     """The lookup of embeddings of which a filter left out slots: their ids are unknown."""
     columns = {
         slot.group: slot.width + slot.linear + CVM_COLUMNS * slot.cvm

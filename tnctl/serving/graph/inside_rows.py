@@ -11,18 +11,22 @@ an entry, and an unknown id reads that row.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
-from tnctl import system
-from tnctl.checkpoint.chain import Checkpoint
-from tnctl.errors import Failure, refuse_if
+from tnctl import files, system
+from tnctl.checkpoint.chain import GOLDEN, Checkpoint
+from tnctl.checkpoint.golden_lines import MOST_LINES
+from tnctl.errors import refuse_if
 from tnctl.model.graph import BY_SLOT, save_module
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.progress import say
 from tnctl.schema import Conf
+from tnctl.serving.golden_checks import GoldenFile
 from tnctl.serving.graph import value_cells
 from tnctl.serving.graph.graph_document import (
     BY_ID,
@@ -45,130 +49,13 @@ from tnctl.serving.graph.id_cells import (
     mix64,
 )
 from tnctl.serving.graph.loaded_graph import load_graph
-from tnctl.serving.rows.precision import (
-    COUNTS,
-    SCALE,
-    Arrays,
-    LookedUp,
-    Payloads,
-    Precision,
-    RowShape,
-    Uint64s,
-    decode,
-    encode,
-)
-from tnctl.serving.rows.row_formats import hashes_of
-from tnctl.serving.rows.selection import SelectedGroup, Wanted, select
+from tnctl.serving.rows.export import export
+from tnctl.serving.rows.precision import COUNTS, SCALE, Arrays, Precision, RowShape
 from tnctl.tables.columns import group_salt
+from tnctl.tables.dictionary import Dictionary
 
 HASH_BYTES = 8
-INDEX_BYTES = 1.5  # of a row in the index of a dictionary
-LARGEST = np.uint64(2**64 - 1)
-
-
-class StoredGroup:
-    """The rows of a share group in memory, and one of zeros: hashes ascend, [rows + 1]."""
-
-    def __init__(self, group: SelectedGroup) -> None:
-        self.name, self.shape, self.rows = group.name, group.shape, group.rows
-        self.hashes = np.full(group.rows + 1, LARGEST)
-        self.payload: Payloads = np.zeros((group.rows + 1, group.shape.stride), np.uint8)
-
-    def lookup(self, ids: Uint64s) -> LookedUp:
-        """Rows float32 [n, columns] of ids [n], zeros where unknown; and which are known."""
-        hashes = hashes_of(self.name, ids)
-        places = np.searchsorted(self.hashes[: self.rows], hashes)
-        known = self.hashes[places] == hashes
-        known &= places < self.rows
-        return decode(self.payload[np.where(known, places, self.rows)], self.shape), known
-
-    def arrays(self) -> Arrays:
-        """What the graph keeps as variables: `hashes` int64 [rows + 1], parts of rows by name.
-
-        `exact` float32 [rows + 1, columns] has all that is not rounded: the row itself, or of lower
-        precision linear weight, counts and scale; `embedding` [rows + 1, width] the rest.
-        """
-        hashes = (self.hashes ^ np.uint64(2**63)).view(np.int64)
-        if self.shape.precision == "float32":
-            return {"hashes": hashes, "exact": self.payload.view("<f4")}
-        stored = self.payload.view(self.shape.payload)[:, 0]
-        exact = [
-            stored[name].reshape(len(stored), -1)
-            for name in (LINEAR, COUNTS, SCALE)
-            if name in (stored.dtype.names or ())
-        ]
-        parts = {"exact": np.concatenate(exact, axis=1)} if exact else {}
-        return {"hashes": hashes, **parts} | (
-            {EMBEDDING: stored[EMBEDDING]} if self.shape.width else {}
-        )
-
-
-class StoredRows:
-    """All rows of a checkpoint in memory, in a precision; what `check_embeddings` looks up.
-
-    Raises Failure when there is no memory for them, and for weights that the precision cannot hold.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, conf: Conf, precision: Precision) -> None:
-        selection = select(checkpoint, conf.slots, Wanted(precision=precision))
-        self.precision = precision
-        needed = sum(map(bytes_of, selection.groups))
-        # TensorFlow copies them into variables, and the checked graph is loaded beside these.
-        system.require(needed, 2 * needed, "a graph with the rows inside")
-        self.stored = {group.name: StoredGroup(group) for group in selection.groups}
-        self.groups: dict[str, RowShape] = {
-            name: group.shape for name, group in self.stored.items()
-        }
-        ends = dict.fromkeys(self.stored, 0)
-        for part in selection.parts():
-            group, first = self.stored[part.group.name], ends[part.group.name]
-            ends[part.group.name] = end = first + len(part.ids)
-            group.hashes[first:end] = part.hashes
-            group.payload[first:end] = encode(part.rows, group.shape)
-        for name, group in self.stored.items():
-            refuse_if(
-                ends[name] != group.rows,
-                f"group {name} has {ends[name]:,} rows, and {group.rows:,} were expected. Take "
-                "another checkpoint",
-                Failure,
-            )
-
-    @property
-    def exact(self) -> bool:
-        """Whether rows are the trainer's own."""
-        return self.precision == "float32"
-
-    def lookup(self, group: str, ids: Uint64s) -> LookedUp:
-        """Rows float32 [n, columns] of ids of a group, zeros where unknown; which are known."""
-        return self.stored[group].lookup(ids)
-
-
-def bytes_of(group: SelectedGroup) -> int:
-    """The bytes of a group's variables."""
-    return (group.rows + 1) * (HASH_BYTES + group.shape.stride)
-
-
-def with_rows(description: GraphManifest, rows: StoredRows) -> GraphManifest:
-    """serving.json of a graph, as it is with the rows inside.
-
-    Raises UserError where two of its inputs have one name.
-    """
-    stored = [rows.stored[name] for name in groups_read(description)]
-    return dataclasses.replace(
-        description,
-        version=GraphManifest.VERSION,
-        signatures=dataclasses.replace(
-            description.signatures,
-            by_id=id_inputs(description),
-            by_value=value_inputs(description),
-        ),
-        rows=InsideRows(
-            precision=rows.precision,
-            groups={group.name: group.rows for group in stored},
-            bytes=sum(group.hashes.nbytes + group.payload.nbytes for group in stored),
-            dictionary_bytes=sum(map(dictionary_bytes, stored)),
-        ),
-    )
+LARGEST = np.int64(2**63 - 1)
 
 
 def groups_read(description: GraphManifest) -> list[str]:
@@ -177,20 +64,39 @@ def groups_read(description: GraphManifest) -> list[str]:
     return list(dict.fromkeys(slot.group for slot in slots if slot.group is not None))
 
 
-def dictionary_bytes(group: StoredGroup) -> int:
-    """About how many bytes the same rows have as a dictionary, with its index."""
-    return int(group.rows * (HASH_BYTES + group.shape.stride + INDEX_BYTES))
+def variables_of(stored: Dictionary) -> tuple[RowShape, Arrays]:
+    """The rows of a dictionary as the graph has them, and one of zeros after them.
+
+    `hashes` int64 [rows + 1]; `exact` float32 [rows + 1, columns], which has all that is not
+    rounded: the row itself, or of lower precision linear weight, counts and scale; of lower
+    precision `embedding` [rows + 1, width].
+    """
+    shape = RowShape(stored.linear, stored.width, stored.cvm, cast(Precision, stored.precision))
+    hashes, _, payload = stored.records(0, stored.rows)
+    payload = np.append(payload, np.zeros((1, shape.stride), np.uint8), axis=0)
+    arrays = {"hashes": np.append(hashes.view(np.int64) ^ TOP_BIT, LARGEST)}
+    if shape.precision == "float32":
+        return shape, arrays | {"exact": payload.view("<f4")}
+    fields = payload.view(shape.payload)[:, 0]
+    names = [name for name in (LINEAR, COUNTS, SCALE) if name in (fields.dtype.names or ())]
+    if names:
+        exact = [fields[name].reshape(len(fields), -1) for name in names]
+        arrays["exact"] = np.concatenate(exact, axis=1)
+    if shape.width:
+        arrays[EMBEDDING] = fields[EMBEDDING]
+    return shape, arrays
 
 
 class GroupRows(tf.Module):
     """The rows of a share group as variables."""
 
-    def __init__(self, group: StoredGroup) -> None:
+    def __init__(self, group: str, stored: Dictionary) -> None:
         super().__init__()
-        self._shape, self._unknown = group.shape, group.rows
+        self._shape, arrays = variables_of(stored)
+        self._unknown = stored.rows
         parts = {
-            name: tf.Variable(array, trainable=False, name=f"{group.name}_{name}")
-            for name, array in group.arrays().items()
+            name: tf.Variable(array, trainable=False, name=f"{group}_{name}")
+            for name, array in arrays.items()
         }
         self.hashes, self.parts = parts.pop("hashes"), parts
 
@@ -355,14 +261,72 @@ def doubles(inputs: list[RowInput]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
 
 
-def add_rows(folder: str, to: str, description: GraphManifest, rows: StoredRows) -> None:
-    """Write the SavedModel in `folder`, which `description` describes, with rows into `to`.
+def add_rows(
+    checkpoint: Checkpoint,
+    conf: Conf,
+    description: GraphManifest,
+    folder: str,
+    to: str,
+    precision: Precision,
+) -> tuple[GraphManifest, GoldenFile | None]:
+    """Write the SavedModel in `folder` with all rows of its checkpoint into `to`.
 
-    `description` has the inputs of the signatures that are added.
+    Returns serving.json as it is then, its `golden` that of the rows, and these golden rows. Raises
+    Failure when there is no memory for the rows, UserError where two inputs would have one name.
     """
+    names = groups_read(description)
+    given = dataclasses.replace(
+        description.signatures, by_id=id_inputs(description), by_value=value_inputs(description)
+    )
+    with files.TemporaryFolder("rows") as temporary, ExitStack() as stack:
+        exported = files.join(temporary, "rows")
+        content = export(
+            checkpoint,
+            conf,
+            exported,
+            encoding="dictionary",
+            precision=precision,
+            golden=MOST_LINES,
+        )
+        entries = [entry for entry in content.groups if entry.group in names]
+        paths = {entry.group: f"{exported}/{entry.group}" for entry in entries}
+        stored = {
+            name: stack.enter_context(closing(Dictionary(f"{path}.dictionary")))
+            for name, path in paths.items()
+        }
+        needed = sum((group.rows + 1) * (HASH_BYTES + group.stride) for group in stored.values())
+        # TensorFlow has them twice while they are written, and again where they are checked.
+        system.require(needed, 2 * needed, "a graph with the rows inside")
+        sizes = [
+            Path(path + suffix).stat().st_size
+            for path in paths.values()
+            for suffix in (".dictionary", ".index")
+        ]
+        description = dataclasses.replace(
+            description,
+            version=GraphManifest.VERSION,
+            signatures=given,
+            golden=content.golden,
+            rows=InsideRows(
+                precision=precision,
+                groups={name: group.rows for name, group in stored.items()},
+                bytes=needed,
+                dictionary_bytes=sum(sizes),
+            ),
+        )
+        save_with_rows(folder, to, description, stored)
+        golden = Path(exported, GOLDEN)
+        read = GoldenFile(str(golden), golden.read_bytes()) if content.golden else None
+    return description, read
+
+
+def save_with_rows(
+    folder: str, to: str, description: GraphManifest, stored: Mapping[str, Dictionary]
+) -> None:
+    """Write the SavedModel in `folder` with the signatures that `description` has into `to`."""
     module = tf.Module()
     module.dense = load_graph(folder)
-    module.groups = {name: GroupRows(rows.stored[name]) for name in groups_read(description)}
+    module.groups = {name: GroupRows(name, group) for name, group in stored.items()}
     dense = module.dense.signatures
     signatures = {name: dense[name] for name in dense}
 

@@ -36,10 +36,10 @@ from tnctl.model.graph import (
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
 from tnctl.schema import Conf
-from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint, golden_of_rows
+from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import LENGTH, NAME, GraphManifest
-from tnctl.serving.graph.inside_rows import StoredRows, add_rows, with_rows
+from tnctl.serving.graph.inside_rows import add_rows
 from tnctl.serving.graph.loaded_graph import (
     inputs_of,
     load_graph,
@@ -327,16 +327,15 @@ def split(
         outputs.output_folder(to, GRAPH, reads) as output,
         files.TemporaryFolder("graph") as temporary,
     ):
-        local, of_rows = str(Path(temporary, "graph")), None
+        local, golden_of_inside = str(Path(temporary, "graph")), None
         try:
             part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
             if inside is not None:
-                rows = StoredRows(checkpoint, conf, inside)
-                description = with_rows(description, rows)
                 dense, local = local, str(Path(temporary, "with_rows"))
-                add_rows(dense, local, description, rows)
-                of_rows = golden_of_rows(checkpoint, conf, rows, rows.exact)
+                description, golden_of_inside = add_rows(
+                    checkpoint, conf, description, dense, local, inside
+                )
             write_warmup_requests(local, requests_of(checkpoint, description, golden))
         except loaded_graph.FULL_DISK as error:
             reason = getattr(error, "strerror", None) or "no space is left there"
@@ -345,7 +344,7 @@ def split(
                 "space, or name another folder with the environment variable TMPDIR"
             ) from error
         beside = Inventory(local)
-        golden_entry = check_graph(checkpoint, description, local, beside, golden, of_rows)
+        golden_entry = check_graph(checkpoint, description, local, beside, golden, golden_of_inside)
         with tensorflow_errors("the graph cannot be compiled"):
             compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
         inventory = output.inventory()

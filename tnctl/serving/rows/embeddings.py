@@ -83,24 +83,20 @@ def lookup_in_parts(
     return of_ids
 
 
-class RowLookup(Protocol):
-    """The rows of share groups, wherever they are."""
+class Embeddings(Protocol):
+    """The rows of exported share groups, wherever they are."""
 
     groups: dict[str, RowShape]
+
+    @property
+    def manifest(self) -> RowsManifest:
+        """Of the newest export."""
 
     def lookup(self, group: str, ids: Uint64s) -> LookedUp:
         """The decoded rows of ids, float32 [n, columns], and which are known, bool [n].
 
         Rows of unknown ids are zeros. An id may come several times. Raises Failure.
         """
-
-
-class Embeddings(RowLookup, Protocol):
-    """Exported rows."""
-
-    @property
-    def manifest(self) -> RowsManifest:
-        """Of the newest export."""
 
     def golden(self) -> bytes | None:
         """golden.jsonl, the golden rows of the newest export; None when it has none."""
