@@ -28,8 +28,10 @@ WORD = 8  # bytes
 PER_SECOND = {"epoch_s": 1e6, "epoch_ms": 1e3, "epoch_us": 1.0, "epoch_ns": 1e-3}  # microseconds
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND
 # A slot that stands for a column of a cross: its texts are hashed.
-HASHED = {"cross": None, "ids": "hash", "seed": 0, "size": None, "padding": None, "missing": "none",
-          "max_length": None, "pooling": "sum", "indicator": False, "group": None}  # fmt: skip
+HASHED: dict[str, Any] = {
+    "cross": None, "ids": "hash", "seed": 0, "size": None, "padding": None, "missing": "none",
+    "max_length": None, "pooling": "sum", "indicator": False, "group": None,
+}  # fmt: skip
 
 
 def value_slots(description: GraphManifest) -> dict[str, SlotInput]:
