@@ -106,7 +106,7 @@ def test_more_padding_and_one_row_change_nothing(whole):
     assert graph.run("by_id", nothing)["logits"].shape == (0,)
 
 
-@pytest.mark.parametrize("precision", ["float16", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("float16", marks=pytest.mark.long), "int8"])
 def test_lower_precision_has_golden_rows_of_its_own(split, trained_clicks, cli, precision):
     folder, _ = split(f"precision={precision}")
     content = described(folder)
@@ -122,7 +122,12 @@ def test_lower_precision_has_golden_rows_of_its_own(split, trained_clicks, cli, 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["head=buy"], ["linear=inputs"], ["frozen=true", "golden=0"]]
+    "arguments",
+    [
+        ["head=buy"],
+        pytest.param(["linear=inputs"], marks=pytest.mark.long),
+        pytest.param(["frozen=true", "golden=0"], marks=pytest.mark.long),
+    ],
 )
 def test_parts_of_a_graph_with_rows(split, whole, arguments):
     folder, _ = split(*arguments)
