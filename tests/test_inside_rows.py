@@ -403,7 +403,7 @@ slots:
   day: {column: at, ids: day}
   born: {ids: day_of_month}
   weekday: {column: born, ids: weekday, indicator: true}
-  x: {ids: integer, size: 4}
+  few: {column: x, ids: integer, size: 4}
 numeric:
   age: {column: born, since: 2026-11-20, unit: day, clip: [null, 15000]}
   scaled: {column: x, transform: standardize, clip: [1, 3], default: 2}
@@ -415,7 +415,7 @@ data:
 train: {batch_size: 32}
 """
     (tmp_path / "numbers.yaml").write_text(conf)
-    (tmp_path / "texts.yaml").write_text(conf.replace("  x: {", "  text: {ids: hour}\n  x: {"))
+    (tmp_path / "texts.yaml").write_text(conf.replace("  few: {", "  text: {ids: hour}\n  few: {"))
     for name in ("numbers", "texts"):
         ran("train", f"conf={name}.yaml", f"output={name}", cwd=tmp_path)
         done = ran("split-graph", f"output={name}", "rows=inside", cwd=tmp_path)

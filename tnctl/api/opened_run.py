@@ -11,7 +11,6 @@ from tnctl import files, outputs
 from tnctl.api.artefacts import PREFIX, has_rows, require_serving
 from tnctl.api.calls import GOLDEN_ROWS, Url, choice, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
-from tnctl.limits import size
 from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
 from tnctl.schema import Conf, Data
@@ -346,10 +345,9 @@ class Run:
         to = self.place_of("graph") if to is None else text_of(to, "to")
         outputs.check_folder(to)
         with self._tensorflow():
-            from tnctl.model.graph import BY_SLOT, PACKED
             from tnctl.progress import say, waiting
             from tnctl.serving.graph import aot
-            from tnctl.serving.graph.splitting import Linear, split
+            from tnctl.serving.graph.splitting import Linear, report_graph, split
             from tnctl.serving.rows.precision import PRECISIONS
 
             inside = None
@@ -370,15 +368,7 @@ class Run:
                     target_cpu=target_cpu or aot.TARGET_CPU,
                     inside=inside,
                 )
-            signatures = manifest.signatures
-            for name in (BY_SLOT, PACKED, *signatures.with_rows):
-                say(f"signature {name}: {len(signatures.of(name))} inputs")
-            if (stored := manifest.rows) is not None:
-                say(
-                    f"{sum(stored.groups.values()):,} rows inside take {size(stored.bytes)} of "
-                    f"memory; as dictionaries {size(stored.dictionary_bytes)}. Deltas do not "
-                    "apply to them: split again after training"
-                )
+            report_graph(manifest)
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")
             return manifest
 

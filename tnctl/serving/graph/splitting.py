@@ -21,6 +21,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.errors import Failure, UserError, did_you_mean, refuse_if
+from tnctl.limits import size
 from tnctl.manifest import Inventory
 from tnctl.model.graph import (
     BY_SLOT,
@@ -35,6 +36,7 @@ from tnctl.model.graph import (
 )
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
+from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
@@ -354,6 +356,18 @@ def split(
             with path.open("rb") as source, inventory.writing(name) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         return inventory.complete(replace(description, golden=golden_entry, aot=compiled), NAME)
+
+
+def report_graph(content: GraphManifest) -> None:
+    """Report how many inputs each signature of a graph has, and the rows inside."""
+    for name in (BY_SLOT, PACKED, *content.signatures.with_rows):
+        say(f"signature {name}: {len(content.signatures.of(name))} inputs")
+    if (rows := content.rows) is not None:
+        say(
+            f"{sum(rows.groups.values()):,} rows inside take {size(rows.bytes)} of memory; as "
+            f"dictionaries {size(rows.dictionary_bytes)}. Deltas do not apply to them: split again "
+            "after training"
+        )
 
 
 def write_part(

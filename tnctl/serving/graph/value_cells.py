@@ -5,6 +5,7 @@ are hashed by their bytes, which TensorFlow decodes as words of 8.
 """
 
 import dataclasses
+import keyword
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -56,7 +57,7 @@ def refusal(description: GraphManifest) -> str | None:
     """Why the graph cannot take raw values; None: it can."""
     time_of = conf_of(description)[0].data.time_of
     for name, slot in value_slots(description).items():
-        if not is_name(name):
+        if not is_name(name) or keyword.iskeyword(name) or name in ("self", "_"):
             return f"column '{name}' of a cross is no name of an input"
         if slot.cross is not None:
             return f"slot {name} is a cross that is part of another"
