@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tnctl.data.times import SECOND, since
 from tnctl.documents import is_name
-from tnctl.schema import ID_KINDS, UNITS
+from tnctl.schema import ID_KINDS, RESERVED_NAMES, UNITS
 from tnctl.serving.graph.graph_document import (
     GraphManifest,
     NumericInput,
@@ -57,7 +57,8 @@ def refusal(description: GraphManifest) -> str | None:
     """Why the graph cannot take raw values; None: it can."""
     time_of = conf_of(description)[0].data.time_of
     for name, slot in value_slots(description).items():
-        if not is_name(name) or keyword.iskeyword(name) or name in ("self", "_"):
+        taken = keyword.iskeyword(name) or name[:1] == "_" or name in RESERVED_NAMES
+        if not is_name(name) or taken:
             return f"column '{name}' of a cross is no name of an input"
         if slot.cross is not None:
             return f"slot {name} is a cross that is part of another"
