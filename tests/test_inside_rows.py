@@ -194,6 +194,11 @@ def test_the_graph_with_rows_serves_strangers(whole, tmp_path):
     content, golden = document(folder), golden_of(folder)
     packed = golden.inputs(content)
     given = {f"by_id/{name}": array for name, array in ids_of_golden(folder).items()}
+    values = golden_checks.row_inputs("by_value", golden, content)
+    given |= {
+        f"by_value/{name}": array.astype("S") if array.dtype == object else array
+        for name, array in values.items()
+    }
     given |= graph_inputs_of(content, packed) | packed
     np.savez(tmp_path / "in.npz", **given)
     done = subprocess.run(
@@ -205,7 +210,7 @@ def test_the_graph_with_rows_serves_strangers(whole, tmp_path):
     assert report["foreign"] == []
     assert not [op for op in report["ops"] if "Table" in op]
     got = np.load(tmp_path / "out.npz")
-    for signature in ("by_id", "by_slot", "packed"):
+    for signature in ("by_id", "by_value", "by_slot", "packed"):
         near(got[f"{signature}/logits_buy"], golden.outputs("logits", "buy"))
     assert "towers/user" in got
 
