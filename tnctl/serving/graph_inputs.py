@@ -123,7 +123,8 @@ def raw_cells(
         ids, missing = encoder.ids.encode(array, where, True)
         values, kept = ids.view(np.int64), ~missing
     else:
-        texts = numbers.texts(array, encoder.column, where).to_pylist()
+        # Golden rows may have bytes that are no UTF-8.
+        texts = numbers.texts(array, encoder.column, where).cast(pa.large_binary()).to_pylist()
         if slot.pooling != "none":  # in a sequence a missing value has its place
             kept = np.array([text is not None for text in texts], bool)
         values = np.empty(len(texts), object)
