@@ -5,6 +5,9 @@ service has it. The programs of examples/serving time themselves, in one thread:
 graph alone, fed with ready inputs; `values` starts from raw values in memory, `lines` from lines of
 JSON. One runs the graph by TensorFlow's C API, the other has it compiled ahead of time. An idle
 machine is needed.
+
+`--inside` times, in Python, signatures `by_id` and `by_value` of the graph with the rows inside,
+beside `packed` alone, and after looking up and pooling in dictionaries.
 """
 
 import argparse
@@ -14,8 +17,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks import timing
 from benchmarks.input import TSV, write
@@ -24,6 +28,7 @@ from benchmarks.workload import FOLDER, NUMERIC, SLOTS
 EXAMPLE = Path(__file__).parent.parent / "examples" / "serving"
 RUN = FOLDER / "latency"
 ROWS = 20_000
+SIZES = (1, 10, 100)  # rows of a call
 PROGRAMS = {"score": "TensorFlow's C API", "score_aot": "compiled"}
 WAYS = {"graph": "graph alone", "values": "from values", "lines": "from lines"}
 
@@ -31,10 +36,15 @@ WAYS = {"graph": "graph alone", "values": "from values", "lines": "from lines"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--inside", action="store_true")
     given = parser.parse_args()
     made = RUN / "graph" / "aot", RUN / "embeddings" / "manifest.json"
     if not all(path.exists() for path in made):
         prepare()
+    if given.inside:
+        print(timing.machine())
+        print(timing.table(inside(given.rounds)))
+        return
     rows = "".join(rows_of(TSV, ROWS))
     table = [["us per batch", *WAYS.values(), "values / graph", "lines / graph"]]
     starts = [["", "first score after", "resident memory"]]
@@ -64,6 +74,61 @@ def prepare() -> None:
 
 def tnctl(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "tnctl", *arguments], check=True)
+
+
+def inside(rounds: int) -> list[list[str]]:
+    """Of each way the p50 and p99 of a call, by how many rows it has."""
+    from tnctl.serving.graph.loaded_graph import open_graph
+    from tnctl.serving.graph_inputs import RawInputs, id_arrays, pooled_inputs, served_lookup
+    from tnctl.serving.rows.embeddings import open_embeddings
+
+    folder = RUN / "inside"
+    if not (folder / "serving.json").exists():
+        tnctl("split-graph", f"output={RUN}", f"to={folder}", "rows=inside")
+    graph, embeddings = open_graph(str(folder)), open_embeddings(str(RUN / "embeddings"))
+    description, raw = graph.description, RawInputs(graph.description)
+    lookup = served_lookup(description, embeddings)
+    rows = [json.loads(line) for line in rows_of(TSV, ROWS)]
+    # What a way is given for a batch of rows, and what is timed.
+    ways: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+        "packed alone": (
+            lambda part: pooled_inputs(description, raw.encode(part), lookup),
+            lambda inputs: graph.outputs("packed", inputs),
+        ),
+        "dictionary, packed": (
+            raw.encode,
+            lambda ids: graph.outputs("packed", pooled_inputs(description, ids, lookup)),
+        ),
+        "by_id": (
+            lambda part: id_arrays(description, raw.encode(part)),
+            lambda inputs: graph.run("by_id", inputs),
+        ),
+        "by_value": (
+            lambda part: raw.values(description, part, lambda row: ("rows", row + 1)),
+            lambda inputs: graph.run("by_value", inputs),
+        ),
+    }
+    table = [["us per call, p50 / p99", *map(str, SIZES)]]
+    for way, (given, call) in ways.items():
+        table.append([way])
+        for size in SIZES:
+            starts = range(0, min(ROWS, rounds * size), size)
+            batches = [given(rows[at : at + size]) for at in starts]
+            call(batches[0])
+            table[-1].append(percentiles(call, batches))
+    return table
+
+
+def percentiles(call: Callable[[Any], Any], batches: list[Any]) -> str:
+    """The p50 and p99 of a call with each of some batches, in microseconds."""
+    seconds = []
+    for batch in batches:
+        begin = time.perf_counter()
+        call(batch)
+        seconds.append(time.perf_counter() - begin)
+    ordered = sorted(seconds)
+    places = (int(share * (len(ordered) - 1)) for share in (0.5, 0.99))
+    return " / ".join(f"{1e6 * ordered[place]:.0f}" for place in places)
 
 
 def rows_of(path: Path, count: int) -> Iterator[str]:

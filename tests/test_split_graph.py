@@ -146,7 +146,8 @@ given = np.load(inputs)
 result = {}
 for name, function in model.signatures.items():
     wanted = {spec.name for spec in function.structured_input_signature[1].values()}
-    for key, tensor in function(**{key: tf.constant(given[key]) for key in wanted}).items():
+    own = {key: f"{name}/{key}" if f"{name}/{key}" in given else key for key in wanted}
+    for key, tensor in function(**{key: tf.constant(given[at]) for key, at in own.items()}).items():
         result[f"{name}/{key}"] = tensor.numpy()
 np.savez(outputs, **result)
 print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))

@@ -60,7 +60,7 @@ def verify_artefacts(
 
 def score(
     graph: Url,
-    embeddings: Url,
+    embeddings: Url | None,
     source: Url = STANDARD,
     to: Url = STANDARD,
     *,
@@ -71,19 +71,24 @@ def score(
 ) -> int:
     """Write the scores of raw rows, in their order: `tnctl score`; returns the number of rows.
 
-    `source` and `to` are files or URLs, - for standard input and output. They are jsonl or csv:
-    as `kind` says, else each by its name, else jsonl. `overrides` are keys of data that say how the
-    rows are read, such as data.delimiter=; else CSV is read as training read it. With
-    data.bad_rows=N, rows that cannot be read are left out, at most N of them, and each score has
-    the line of its row. Raises UserError and Failure.
+    A graph with the rows inside needs no embeddings. `source` and `to` are files or URLs, - for
+    standard input and output. They are jsonl or csv: as `kind` says, else each by its name, else
+    jsonl. `overrides` are keys of data that say how the rows are read, such as data.delimiter=;
+    else CSV is read as training read it. With data.bad_rows=N, rows that cannot be read are left
+    out, at most N of them, and each score has the line of its row. Raises UserError and Failure.
     """
-    graph, embeddings = text_of(graph, "graph"), text_of(embeddings, "embeddings")
+    graph = text_of(graph, "graph")
+    embeddings = None if embeddings is None else text_of(embeddings, "embeddings")
     source, to = text_of(source, "input"), text_of(to, "to")
     source_kind = choice("format", kind or format_of(source) or FORMATS[0], FORMATS)
     to_kind = kind or format_of(to) or source_kind
     with in_one_line():
         keys = values_of(list(overrides))
         require_serving(graph, embeddings)
+        refuse_if(
+            embeddings is None and not has_rows(graph),
+            "score needs embeddings=URL: the graph has no rows inside",
+        )
         if source != STANDARD and not files.exists(source):
             with files.open_input(source):  # raises what is wrong; a pipe can be opened only once
                 pass
@@ -119,6 +124,14 @@ def format_of(url: str) -> str:
     """The format that the name of a file has, empty for another."""
     suffixes = [suffix for suffix in PurePosixPath(url).suffixes if suffix not in (".gz", ".zst")]
     return FORMAT_OF_NAME.get(suffixes[-1], "") if suffixes else ""
+
+
+def has_rows(graph: str) -> bool:
+    """Whether a graph has the rows inside. Raises Failure for what is no graph."""
+    from tnctl import manifest
+    from tnctl.serving.graph.graph_document import NAME, GraphManifest
+
+    return manifest.read(graph, GraphManifest, NAME).rows is not None
 
 
 def require_serving(graph: str, embeddings: str | None) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from tnctl import files, outputs
-from tnctl.api.artefacts import PREFIX, require_serving
+from tnctl.api.artefacts import PREFIX, has_rows, require_serving
 from tnctl.api.calls import GOLDEN_ROWS, Url, choice, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.model import quiet_tensorflow
@@ -321,24 +321,39 @@ class Run:
         golden: int = GOLDEN_ROWS,
         sizes: Sequence[int] | str = (),
         target_cpu: str | None = None,
+        rows: str | None = None,
+        precision: str | None = None,
     ) -> "GraphManifest":
         """Write the dense graph to a folder or URL, by default output/graph: `tnctl split-graph`.
 
-        `sizes` are the batch sizes of aot=, as a list or its text. Returns the content of
+        `sizes` are the batch sizes of aot=, as a list or its text. With `rows` "inside" the graph
+        has the rows too, in a `precision` of exports, and takes ids. Returns the content of
         serving.json. Raises UserError and Failure.
         """
         refuse_if(
             target_cpu is not None and not sizes,
             "target_cpu= says what aot= compiles for; give aot=[1,32] too",
         )
+        refuse_if(
+            precision is not None and rows is None,
+            "precision= is of rows: give rows=inside too, or export-embeddings precision=",
+        )
+        refuse_if(
+            rows is not None and sizes != (),
+            "aot= compiles the dense graph, without rows. Leave out aot= or rows=inside",
+        )
         to = self.place_of("graph") if to is None else text_of(to, "to")
         outputs.check_folder(to)
         with self._tensorflow():
-            from tnctl.model.graph import BY_SLOT, PACKED
             from tnctl.progress import say, waiting
             from tnctl.serving.graph import aot
-            from tnctl.serving.graph.splitting import Linear, split
+            from tnctl.serving.graph.splitting import Linear, report_graph, split
+            from tnctl.serving.rows.precision import PRECISIONS
 
+            inside = None
+            if rows is not None:
+                choice("rows", rows, ("inside",))
+                inside = choice("precision", precision or "float32", PRECISIONS)
             text = sizes if isinstance(sizes, str) else ",".join(map(str, sizes))
             with waiting("splitting the graph"):
                 manifest = split(
@@ -351,9 +366,9 @@ class Run:
                     golden=golden,
                     sizes=aot.sizes_of(text) if text or sizes == "" else (),
                     target_cpu=target_cpu or aot.TARGET_CPU,
+                    inside=inside,
                 )
-            for name in (BY_SLOT, PACKED):
-                say(f"signature {name}: {len(manifest.signatures.of(name))} inputs")
+            report_graph(manifest)
             say(f"graph of {self._checkpoint.step_in_words} written to {to}")
             return manifest
 
@@ -451,8 +466,9 @@ class Run:
     ) -> "list[CheckedFigure]":
         """Compare a graph and embeddings with the model: `tnctl verify-serving`.
 
-        By default output/graph and output/embeddings. With `endpoint`, the URL of a running
-        service, golden rows are sent to it too. Raises UserError and Failure.
+        By default output/graph and output/embeddings; a graph with the rows inside needs no
+        embeddings. With `endpoint`, the URL of a running service, golden rows are sent to it too.
+        Raises UserError and Failure.
         """
         graph, embeddings = self.check_serving(graph, embeddings)
         checkpoint = self._checkpoint
@@ -470,8 +486,8 @@ class Run:
                     )
                 return figures
 
-    def check_serving(self, graph: Url | None, embeddings: Url | None) -> tuple[str, str]:
-        """The graph and the embeddings, by default those in the output.
+    def check_serving(self, graph: Url | None, embeddings: Url | None) -> tuple[str, str | None]:
+        """The graph and the embeddings, by default those in the output; None: rows are inside.
 
         Raises Failure when they, or columns of the data that they are compared on, are not there.
         """
@@ -479,9 +495,9 @@ class Run:
 
         output = self._conf.output
         graph = files.join(output, "graph") if graph is None else text_of(graph, "graph")
-        if embeddings is None:
+        if embeddings is None and not has_rows(graph):
             embeddings = files.join(output, "embeddings")
-        embeddings = text_of(embeddings, "embeddings")
+        embeddings = None if embeddings is None else text_of(embeddings, "embeddings")
         require_serving(graph, embeddings)
         with contextlib.suppress(files.AbsentError):  # for which the comparison knows a way out
             sources.require(self._conf, ["validation"], column_names.columns_read(self._conf))

@@ -16,7 +16,8 @@ ARGUMENTS = {
     "graph": "the folder or URL of a split graph",
     "embeddings": "the folder or URL of exported embeddings",
     "overwrite": "true: replace what tnctl wrote to output before, or the file to=",
-    "rows": "the number of rows of data.train that are read (default 100,000)",
+    "rows": "of check the number of rows of data.train that are read (default 100,000); of "
+    "split-graph inside: the graph has the exported rows, and takes ids",
     "accept": "true: train on a day that came late, is empty, or looks broken",
     "golden": "the number of raw validation rows kept with a model (default 200; 0: none)",
     "label": "the column of the label (default: by names and values)",

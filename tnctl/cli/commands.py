@@ -147,7 +147,8 @@ resumes there.""",
     "split-graph": Command(
         "write the dense inference graph, servable without tnctl",
         f"{MODEL} [to=URL] [head=NAME] [frozen=true] "
-        "[linear=sum|inputs] [golden=N] [aot=[1,32]] [target_cpu=NAME]",
+        "[linear=sum|inputs] [golden=N] [aot=[1,32]] [target_cpu=NAME] "
+        "[rows=inside [precision=float32|float16|int8]]",
         (
             "conf",
             "checkpoint",
@@ -158,6 +159,8 @@ resumes there.""",
             "golden",
             "aot",
             "target_cpu",
+            "rows",
+            "precision",
         ),
         "model_commands:split_graph",
         ("output",),
@@ -200,7 +203,7 @@ resumes there.""",
     ),
     "score": Command(
         "raw rows in, scores out, by a split graph and exported embeddings alone",
-        "graph=URL embeddings=URL|redis://… [prefix=NAME] [input=FILE|-] [to=FILE|-] "
+        "graph=URL [embeddings=URL|redis://…] [prefix=NAME] [input=FILE|-] [to=FILE|-] "
         "[format=jsonl|csv] [data.bad_rows=N] [data.skip_rows=N] [data.KEY=VALUE …] "
         "[overwrite=true]",
         ("graph", "embeddings", "prefix", "input", "to", "format", "overwrite"),

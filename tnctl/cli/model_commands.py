@@ -76,6 +76,8 @@ def split_graph(given: list[str]) -> int:
         golden=arguments.count(taken, "golden", 200),
         sizes=taken.get("aot", ()),
         target_cpu=taken.get("target_cpu"),
+        rows=taken.get("rows"),
+        precision=taken.get("precision"),
     )
     return 0
 

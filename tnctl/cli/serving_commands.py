@@ -22,12 +22,11 @@ def score(given: list[str]) -> int:
     taken, overrides = arguments.part("score", given)
     from tnctl.api import artefacts
 
-    for key in ("graph", "embeddings"):
-        refuse_if(key not in taken, f"score needs {key}=URL: {arguments.ARGUMENTS[key]}")
+    refuse_if("graph" not in taken, f"score needs graph=URL: {arguments.ARGUMENTS['graph']}")
     to = taken.get("to", artefacts.STANDARD)
     rows = artefacts.score(
         taken["graph"],
-        taken["embeddings"],
+        taken.get("embeddings"),
         taken.get("input", artefacts.STANDARD),
         to,
         kind=taken.get("format"),

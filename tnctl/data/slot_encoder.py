@@ -356,18 +356,22 @@ class Encoder:
 
         Raises `BadRowsError` for a value that cannot be an id, and for weights that do not fit.
         """
-        slot = self.slot
-        values = row_values(array, slot.separator, self.data, self.column, where, self._fractions)
-        if slot.pooling == "none" and values.lengths is None:
-            values = self._listed(values.values)
-        column: Float64s | None = None
-        if weights is not None:
-            values, column = self._weighted(values, weights, where)
+        values, column = self.parts(array, where, weights)
         owners = values.owners
         with as_rows(owners, where) as place:
             ids = self.ids.encode(values.values, place, owners is not None)
             finite = None if column is None else self._finite(column, ids.missing, place)
         return self._cells(ids, values.lengths, owners, finite)
+
+    def parts(
+        self, array: pa.Array, where: Where, weights: pa.Array | None = None
+    ) -> tuple[RowValues, Float64s | None]:
+        """The values of a column [rows], cut and not yet ids, and as many weights if given."""
+        slot = self.slot
+        values = row_values(array, slot.separator, self.data, self.column, where, self._fractions)
+        if slot.pooling == "none" and values.lengths is None:
+            values = self._listed(values.values)
+        return (values, None) if weights is None else self._weighted(values, weights, where)
 
     def _listed(self, array: pa.Array) -> RowValues:
         """The single values of a sequence as lists: of a value that is missing, an empty list.

@@ -25,10 +25,16 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
-from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.graph_document import BY_ID, GraphManifest
 from tnctl.serving.graph.loaded_graph import LoadedGraph, outputs_of
 from tnctl.serving.graph.serving_json import describe
-from tnctl.serving.graph_inputs import Encoded, RawInputs, pooled_inputs, rows_left_out
+from tnctl.serving.graph_inputs import (
+    Encoded,
+    RawInputs,
+    id_arrays,
+    pooled_inputs,
+    rows_left_out,
+)
 from tnctl.serving.rows.embeddings import Embeddings
 from tnctl.serving.rows.precision import Arrays, Floats
 
@@ -157,14 +163,16 @@ def check_graph(
     folder: str,
     inventory: Writes,
     count: int,
+    of_rows: GoldenFile | None = None,
 ) -> GoldenEntry | None:
     """Check the SavedModel in a local folder against golden rows, and write the first `count`.
 
     All signatures must give the trainer's logits, predictions and outputs of towers from the
-    trainer's inputs. Returns serving.json's `golden`: None without lines. Raises Failure when the
-    check fails.
+    trainer's inputs; with rows inside what `of_rows` says, their golden rows, which
+    `description.golden` compares to the trainer's. Returns serving.json's `golden`: None without
+    lines. Raises Failure when the check fails.
     """
-    golden = golden_of_checkpoint(checkpoint)
+    golden, made = of_rows or golden_of_checkpoint(checkpoint), description.golden
     if not golden.lines:
         return None
     deviations = deviations_of(golden, LoadedGraph(folder, description))
@@ -176,8 +184,9 @@ def check_graph(
                 f"|value|) from {golden.url}, and {TOLERANCE:g} are allowed. Nothing was split "
                 "off: split again, or from another checkpoint"
             )
-    worst = GoldenDeviation(logit=max(deviations.values()))
-    return write_golden(inventory, golden.lines[:count], True, worst)
+    worst = max(*deviations.values(), made.deviation.logit if made else 0.0)
+    exact = made is None or made.exact
+    return write_golden(inventory, golden.lines[:count], exact, GoldenDeviation(logit=worst))
 
 
 def write_golden(
@@ -201,7 +210,18 @@ def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
         deviations[TOWERS] = max(
             deviation_of(array, golden.outputs("embedding", name)) for name, array in towers.items()
         )
+    for signature in graph.description.signatures.with_rows:
+        outputs = graph.run(signature, row_inputs(signature, golden, graph.description))
+        deviations[signature] = largest_deviation(golden, graph.description, outputs)
     return deviations
+
+
+def row_inputs(signature: str, golden: GoldenFile, description: GraphManifest) -> Arrays:
+    """The inputs of `by_id` or `by_value` for golden rows, by name."""
+    if signature == BY_ID:
+        return id_arrays(description, encoded_rows(golden, description))
+    rows = [example.row for example in golden.examples]
+    return RawInputs(description).values(description, rows, lambda row: (golden.url, row + 1))
 
 
 def outputs_noun(description: GraphManifest, signature: str) -> str:

@@ -5,23 +5,31 @@ trainer's order, so the inputs are the trainer's, bit by bit.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tnctl.checkpoint.golden_lines import RawRow
+from tnctl.data import Float64s, numbers
 from tnctl.data.arrow_tables import as_table
-from tnctl.data.features import Features
+from tnctl.data.column_names import value_columns
+from tnctl.data.features import Features, vectors
 from tnctl.data.file_pieces import Where
 from tnctl.data.formats.jsonl_files import cutters
-from tnctl.data.slot_encoder import Cells
+from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import LINEAR, LINEARS
+from tnctl.schema import Conf, Slot
+from tnctl.serving.graph import value_cells
 from tnctl.serving.graph.graph_document import (
+    LENGTH,
     OF_LINEAR,
+    OF_WEIGHTS,
     GraphManifest,
     SignatureInput,
     SlotInput,
@@ -41,6 +49,7 @@ class Encoded:
 
     cells: dict[str, Cells]  # of every slot that has rows
     numeric: Floats  # [rows, N]: numeric inputs, then one-hot slots
+    one_hot: dict[str, Cells] = dataclasses.field(default_factory=dict)  # where they are known
 
     @property
     def rows(self) -> int:
@@ -55,6 +64,7 @@ class RawInputs:
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
+        self._statistics = statistics
         self._cutters = cutters(self.conf)
         self.columns = self._features.columns  # of a raw row, those that are read
 
@@ -68,8 +78,70 @@ class RawInputs:
         table = rows if isinstance(rows, pa.Table) else as_table(rows, self._cutters, self.columns)
         columns = self._features.read(table, where)
         return Encoded(
-            {name: columns.cells[name] for name in self._with_rows}, columns.batch.numeric
+            {name: columns.cells[name] for name in self._with_rows},
+            columns.batch.numeric,
+            {name: columns.cells[name] for name, slot in self.conf.slots.items() if slot.indicator},
         )
+
+    def values(self, description: GraphManifest, rows: list[RawRow], where: Where) -> Arrays:
+        """The inputs of signature `by_value`, by name, as its caller makes them of raw rows."""
+        table, data = as_table(rows, self._cutters, self.columns), self.conf.data
+        whole = {name: numbers.flat(table.column(name)) for name in self.columns}
+        slots, arrays = value_cells.value_slots(description), {}
+        for given in description.signatures.by_value or ():
+            if given.holds == "numbers":
+                arrays[given.name] = raw_numbers(whole, given.of, self.conf, where)
+            elif given.holds == "values":
+                slot = self.conf.slots.get(given.of, Slot())
+                lists = self._statistics.lists_of(given.of, slot)
+                encoder = Encoder(given.of, slot, data, lists)
+                values, cells = raw_cells(
+                    encoder, whole, value_cells.dtype_of(slots[given.of]), where
+                )
+                lengths = cells.lengths()
+                most = int(lengths.max(initial=0))
+                arrays[given.name] = padded(values, cells, most)
+                arrays[given.of + LENGTH] = lengths.astype(np.int32)
+                if cells.weights is not None:
+                    arrays[given.of + OF_WEIGHTS] = padded(cells.weights, cells, most)
+        return arrays
+
+
+def raw_cells(
+    encoder: Encoder, whole: Mapping[str, pa.Array], dtype: str, where: Where
+) -> tuple[NDArray[Any], Cells]:
+    """The values [n] of a slot as the graph takes them, and cells whose ids are their numbers."""
+    slot, data = encoder.slot, encoder.data
+    weights = None if slot.weights is None else whole[slot.weights]
+    parts, of_parts = encoder.parts(whole[encoder.column], where, weights)
+    parts = parts.listed()
+    lengths, owners = np.asarray(parts.lengths), np.asarray(parts.owners)
+    array, kept = parts.values, np.ones(len(owners), bool)
+    if dtype == "float64":
+        values: NDArray[Any] = numbers.parsed(array, [*data.missing, ""], encoder.column, where)
+    elif dtype == "int64":
+        ids, missing = encoder.ids.encode(array, where, True)
+        values, kept = ids.view(np.int64), ~missing
+    else:
+        # Golden rows may have bytes that are no UTF-8.
+        texts = numbers.texts(array, encoder.column, where).cast(pa.large_binary()).to_pylist()
+        if slot.pooling != "none":  # in a sequence a missing value has its place
+            kept = np.array([text is not None for text in texts], bool)
+        values = np.empty(len(texts), object)
+        values[:] = [text or b"" for text in texts]
+    lengths = np.bincount(owners[kept], minlength=len(lengths))
+    of_kept = None if of_parts is None else of_parts[kept].astype(np.float32)
+    places = np.arange(int(kept.sum()), dtype=np.uint64)
+    return values[kept], Cells(places, numbers.offsets_of(lengths), of_kept)
+
+
+def raw_numbers(whole: Mapping[str, pa.Array], name: str, conf: Conf, where: Where) -> Float64s:
+    """The numbers of an input as they are read, float64 [rows, width], NaN where missing."""
+    number, data = conf.numeric[name], conf.data
+    if not number.is_age:
+        return vectors(whole, name, dataclasses.replace(number, clip=None), data, where)
+    columns = value_columns(name, number)
+    return np.stack([numbers.parsed(whole[c], data.missing, c, where) for c in columns], axis=1)
 
 
 def pooled_inputs(description: GraphManifest, encoded: Encoded, lookup: Lookup) -> Arrays:
@@ -227,23 +299,51 @@ def put_sequence(
 
     The rows of a cell come one after the other, then zeros up to the length of the sequence.
     """
+    sequences[:, part.at : part.end] = padded(rows, cells, part.shape[0]).reshape(
+        len(sequences), -1
+    )
+
+
+def padded(values: NDArray[Any], cells: Cells, most: int) -> NDArray[Any]:
+    """The values [ids, ...] of each cell one after the other, then zeros: [cells, most, ...]."""
     lengths = cells.lengths()
     examples = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(len(rows)) - np.repeat(starts_of(cells), lengths)
-    padded = np.zeros((len(lengths), *part.shape), np.float32)
-    padded[examples, positions] = rows
-    sequences[:, part.at : part.end] = padded.reshape(len(lengths), -1)
+    positions = np.arange(len(values)) - np.repeat(starts_of(cells), lengths)
+    nothing: Any = b"" if values.dtype == object else 0
+    array = np.full((len(lengths), most, *values.shape[1:]), nothing, values.dtype)
+    array[examples, positions] = values
+    return array
 
 
 def put_numbers(description: GraphManifest, numeric: Floats, inputs: Arrays) -> None:
-    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads.
+    """Copy the columns of `numeric` to their columns of inputs["x"], those that the graph reads."""
+    for name, columns in number_columns(description).items():
+        if (part := description.inputs.get(name)) is not None:
+            inputs["x"][:, part.at : part.end] = numeric[:, columns]
 
-    `numeric` [rows, N] has the numeric inputs, then the one-hot slots, as in Encoded.
-    """
+
+def number_columns(description: GraphManifest) -> dict[str, slice]:
+    """By name, the columns of numeric inputs and then of one-hot slots in Encoded.numeric."""
     widths = {name: number.width for name, number in description.numeric.items()}
     widths |= {name: slot.columns for name, slot in description.slots.items() if slot.indicator}
-    first = 0
-    for name, width in widths.items():
-        if (part := description.inputs.get(name)) is not None:
-            inputs["x"][:, part.at : part.at + width] = numeric[:, first : first + width]
-        first += width
+    ends = itertools.accumulate(widths.values())
+    return {name: slice(end - widths[name], end) for name, end in zip(widths, ends, strict=True)}
+
+
+def id_arrays(description: GraphManifest, encoded: Encoded) -> Arrays:
+    """The inputs of signature `by_id`, by name: ids int64 [rows, N], lengths int32, float32."""
+    columns, cells_of = number_columns(description), encoded.cells | encoded.one_hot
+    arrays: Arrays = {}
+    for given in description.signatures.by_id or ():
+        if given.holds == "numbers":
+            arrays[given.name] = encoded.numeric[:, columns[given.of]]
+            continue
+        cells = cells_of[given.of]
+        lengths = cells.lengths()
+        if given.holds == "length":
+            arrays[given.name] = lengths.astype(np.int32)
+            continue
+        values = cells.ids.view(np.int64) if given.holds == "ids" else cells.weights
+        assert values is not None  # the slot has weights
+        arrays[given.name] = padded(values, cells, int(lengths.max(initial=0)))
+    return arrays

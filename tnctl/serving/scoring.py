@@ -19,8 +19,9 @@ from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
+from tnctl.serving.graph.graph_document import BY_ID
 from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
-from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
+from tnctl.serving.graph_inputs import RawInputs, id_arrays, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
 from tnctl.serving.rows.precision import Arrays, Floats
 
@@ -38,12 +39,17 @@ LINE = "line"  # the column with the number of a row's line, where rows may be l
 
 
 class Scorer:
-    """A split graph and embeddings of the same checkpoint. Raises Failure for others."""
+    """A split graph and embeddings of the same checkpoint. Raises Failure for others.
 
-    def __init__(self, graph: LoadedGraph, embeddings: Embeddings) -> None:
+    Without embeddings the graph has the rows inside.
+    """
+
+    def __init__(self, graph: LoadedGraph, embeddings: Embeddings | None) -> None:
         self.description = graph.description
         self.raw = RawInputs(self.description)
-        self._graph, self._lookup = graph, served_lookup(self.description, embeddings)
+        self._graph, self._lookup = graph, None
+        if embeddings is not None:
+            self._lookup = served_lookup(self.description, embeddings)
         self.heads = list(outputs_of(self.description, "logits"))
         columns = sum(packed.columns for packed in self.description.signatures.packed)
         self.batch_rows = max(1, min(BATCH_ROWS, BATCH_FLOATS // columns))
@@ -58,8 +64,12 @@ class Scorer:
 
         Raises BadRowsError for a value that is not what its column must hold.
         """
-        inputs = pooled_inputs(self.description, self.raw.encode(rows, *where), self._lookup)
-        outputs = self._graph.outputs(PACKED, inputs)
+        encoded = self.raw.encode(rows, *where)
+        if self._lookup is None:
+            outputs = self._graph.run(BY_ID, id_arrays(self.description, encoded))
+        else:
+            inputs = pooled_inputs(self.description, encoded, self._lookup)
+            outputs = self._graph.outputs(PACKED, inputs)
         kinds = [outputs_of(self.description, kind) for kind in ("predictions", "logits")]
         names = [names[head] for head in self.heads for names in kinds]
         columns = columns_written(tuple(self.heads))
@@ -68,7 +78,7 @@ class Scorer:
 
 def score(
     graph: str,
-    embeddings: str,
+    embeddings: str | None,
     prefix: str,
     source: str,
     kind: str,
@@ -87,7 +97,9 @@ def score(
     """
     loaded = open_graph(graph)
     rows = 0
-    with closing(open_embeddings(embeddings, prefix)) as opened:
+    with (
+        nullcontext() if embeddings is None else closing(open_embeddings(embeddings, prefix))
+    ) as opened:
         folders = opened.folders if isinstance(opened, FileEmbeddings) else ()
         reads = [graph, *folders, "/dev/stdin" if source == STANDARD else source]
         scorer = Scorer(loaded, opened)

@@ -51,6 +51,7 @@ from tnctl.serving.graph.graph_document import NAME, GraphManifest
 from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
 from tnctl.serving.graph_inputs import Encoded, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, open_embeddings
+from tnctl.serving.rows.export_document import RowsManifest
 from tnctl.serving.rows.precision import Arrays, Floats, LookedUp, Uint64s
 
 EXAMPLES = 1000
@@ -78,27 +79,35 @@ def verify(
     checkpoint: Checkpoint,
     conf: Conf,
     graph: str,
-    embeddings: str,
+    embeddings: str | None,
     prefix: str = "tnctl",
     readers: Readers = LocalReader,
 ) -> list[CheckedFigure]:
     """Compare serving with training on up to 1000 examples, and on golden rows.
 
+    Without embeddings the graph has the rows inside, and is compared with its golden rows alone.
     `readers` loads the model of a checkpoint. `prefix` starts the names of the keys when the
     embeddings are in a Redis. Raises Failure for a graph or embeddings of another checkpoint, or
     that are not complete.
     """
+    loaded = open_graph(graph)
+    require_origin(checkpoint, graph, loaded.description)
+    if embeddings is None:
+        return verify_artefacts(graph, None, prefix)
     with closing(open_embeddings(embeddings, prefix)) as opened:
-        loaded = open_graph(graph)
-        for url, content in ((graph, loaded.description), (embeddings, opened.manifest)):
-            if content.checkpoint.sha256 != checkpoint.manifest.sha256:
-                raise Failure(
-                    f"{url} was made from another checkpoint ({content.checkpoint.folder}) "
-                    f"than {checkpoint.folder}. Split and export that one again"
-                )
+        require_origin(checkpoint, embeddings, opened.manifest)
         findings = Examples(checkpoint, conf, readers(checkpoint, conf)).compare(loaded, opened)
         golden = golden_of_embeddings(opened)
         return findings + of_graph(graph, loaded) + of_embeddings(loaded, opened, golden)
+
+
+def require_origin(checkpoint: Checkpoint, url: str, content: GraphManifest | RowsManifest) -> None:
+    """Raise Failure unless a graph or embeddings were made from a checkpoint."""
+    if content.checkpoint.sha256 != checkpoint.manifest.sha256:
+        raise Failure(
+            f"{url} was made from another checkpoint ({content.checkpoint.folder}) "
+            f"than {checkpoint.folder}. Split and export that one again"
+        )
 
 
 def verify_artefacts(

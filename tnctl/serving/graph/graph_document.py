@@ -11,6 +11,7 @@ from tnctl.checkpoint.chain import GOLDEN
 from tnctl.checkpoint.document import RecipeReference
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import (
+    Count,
     Finite,
     Name,
     RelativePath,
@@ -34,6 +35,7 @@ from tnctl.serving.artefact_document import (
     named,
 )
 from tnctl.serving.rows.export_document import Pooling, Width
+from tnctl.serving.rows.precision import Precision
 
 MOST_ROWS = 65_536  # examples of a batch
 
@@ -43,6 +45,8 @@ Separator = Annotated[Text, Field(min_length=1)]
 NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
 OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
+OF_WEIGHTS = "_weights"  # what the name of the weights of a slot's ids ends with
+BY_ID, BY_VALUE = "by_id", "by_value"
 Columns = Annotated[int, Field(ge=1, le=2**24)]  # floats of an input, of one example
 
 
@@ -195,11 +199,37 @@ class SignatureInput:
 
 
 @document
+class RowInput:
+    """An input [B, *shape] of a graph that has the rows; null is any length, one for each slot.
+
+    It `holds` ids or values, how many of them count, their weights, or numbers, of the slot or
+    numeric input `of`.
+    """
+
+    name: Name
+    dtype: Literal["int64", "int32", "float32", "float64", "string"]
+    shape: Annotated[tuple[Columns | None, ...], Field(max_length=1)]
+    of: Name
+    holds: Literal["ids", "values", "length", "weights", "numbers"]
+
+
+@document
 class Signatures:
-    """The inputs of both signatures: as slots and numbers, and side by side."""
+    """The inputs of each signature: as slots and numbers, side by side, and where rows are inside.
+
+    `by_id` is absent without rows, `by_value` too where the graph cannot make ids of raw values.
+    """
 
     by_slot: tuple[SignatureInput, ...]
     packed: tuple[SignatureInput, ...]
+    by_id: tuple[RowInput, ...] | None = omitted()
+    by_value: tuple[RowInput, ...] | None = omitted()
+
+    @property
+    def with_rows(self) -> dict[str, tuple[RowInput, ...]]:
+        """The inputs of the signatures that look rows up, by signature."""
+        inputs = {BY_ID: self.by_id, BY_VALUE: self.by_value}
+        return {name: given for name, given in inputs.items() if given is not None}
 
     @property
     def linears(self) -> tuple[SignatureInput, ...]:
@@ -230,14 +260,29 @@ class LinearSum:
 
 
 @document
+class InsideRows:
+    """The rows that a graph has: how many of each group, in which precision.
+
+    `bytes` is their size in memory, `dictionary_bytes` that of the same rows as dictionaries.
+    """
+
+    precision: Precision
+    groups: dict[Name, Count]
+    bytes: Count
+    dictionary_bytes: Count
+
+
+@document
 class GraphManifest(Manifest):
     """All that a scorer needs to make the inputs of a split graph from raw values.
 
-    Version 2 has an input of each slot in the place of `linear`; without them version 1 is written.
+    Version 3 has the rows inside, version 2 an input of each slot in the place of `linear`; without
+    them version 1 is written.
     """
 
     FORMAT: ClassVar[str] = "tnctl graph"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    WITHOUT_ROWS: ClassVar[int] = 2
     PLAIN: ClassVar[int] = 1  # the version of a graph without times and linear inputs
 
     checkpoint: CheckpointReference
@@ -258,6 +303,7 @@ class GraphManifest(Manifest):
     linear: LinearSum
     golden: GoldenEntry | None
     aot: Compiled | None = omitted()
+    rows: InsideRows | None = omitted()
 
     def __post_init__(self) -> None:
         if self.sha256:  # else its files are not written yet
@@ -272,6 +318,12 @@ class GraphManifest(Manifest):
     def inputs(self) -> dict[str, SignatureInput]:
         """The inputs of signature by_slot, by name."""
         return {part.name: part for part in self.signatures.by_slot}
+
+
+def fed_slots(description: GraphManifest) -> dict[str, SlotInput]:
+    """The slots that are inputs of the graph, or of the sum `linear`."""
+    read = {*description.inputs, *description.linear.adds}
+    return {name: slot for name, slot in description.slots.items() if name in read}
 
 
 def has_times(slots: Mapping[str, SlotInput], numeric: Mapping[str, NumericInput]) -> bool:

@@ -56,6 +56,8 @@ SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice StridedSliceGrad T
 TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate TensorStridedSliceUpdate
 Tile Transpose Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Unpack UnravelIndex
 UpperBound Where
+# Texts to bytes.
+DecodePaddedRaw StringLength
 # Lists of tensors, which loops gather.
 EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor TensorListGather
 TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
@@ -168,16 +170,17 @@ class LoadedGraph:
         The inputs are cut as the signature takes them. Each array is float32 [B, *shape] with the
         shape that serving.json gives.
         """
-        return self._run(signature, inputs_of(self.description.signatures.of(signature), inputs))
+        return self.run(signature, inputs_of(self.description.signatures.of(signature), inputs))
 
     def towers(self, inputs: Arrays) -> Arrays:
         """What signature `towers` computes from the inputs of `packed`, [B, d] by tower.
 
         Empty for a graph without this signature.
         """
-        return self._run(TOWERS, inputs) if TOWERS in self._loaded.signatures else {}
+        return self.run(TOWERS, inputs) if TOWERS in self._loaded.signatures else {}
 
-    def _run(self, signature: str, inputs: Arrays) -> Arrays:
+    def run(self, signature: str, inputs: Arrays) -> Arrays:
+        """What a signature computes from its own inputs, by output."""
         with tensorflow_errors("the graph does not run"):
             return run(self._loaded.signatures[signature], inputs)
 

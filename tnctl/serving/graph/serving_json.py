@@ -92,7 +92,7 @@ def describe(
     is_plain = not has_times(described_slots, described_numbers) and LINEARS not in sources
     return GraphManifest(
         format=GraphManifest.FORMAT,
-        version=GraphManifest.PLAIN if is_plain else GraphManifest.VERSION,
+        version=GraphManifest.PLAIN if is_plain else GraphManifest.WITHOUT_ROWS,
         checkpoint=CheckpointReference.of(checkpoint),
         recipe=masked(checkpoint.manifest.recipe),
         head=head,

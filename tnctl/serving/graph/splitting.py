@@ -21,6 +21,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from tnctl import files, outputs
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.errors import Failure, UserError, did_you_mean, refuse_if
+from tnctl.limits import size
 from tnctl.manifest import Inventory
 from tnctl.model.graph import (
     BY_SLOT,
@@ -35,10 +36,12 @@ from tnctl.model.graph import (
 )
 from tnctl.model.layout import LINEAR, LINEARS, Layout, plan
 from tnctl.ownership import GRAPH
+from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import LENGTH, NAME, GraphManifest
+from tnctl.serving.graph.inside_rows import add_rows
 from tnctl.serving.graph.loaded_graph import (
     inputs_of,
     load_graph,
@@ -46,7 +49,7 @@ from tnctl.serving.graph.loaded_graph import (
     tensorflow_errors,
 )
 from tnctl.serving.graph.serving_json import GraphPart, describe, whole
-from tnctl.serving.rows.precision import Arrays
+from tnctl.serving.rows.precision import Arrays, Precision
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
@@ -310,24 +313,31 @@ def split(
     golden: int = GOLDEN_ROWS,
     sizes: Sequence[int] = (),
     target_cpu: str = aot.TARGET_CPU,
+    inside: Precision | None = None,
 ) -> GraphManifest:
     """Write the SavedModel of a checkpoint and, last, serving.json to the folder or URL `to`.
 
     All of it, or one head or tower; with its weights as constants when `frozen`; with an input of
     each slot for its linear weights, and not their sum, when `linear` is "inputs"; compiled for
-    batches of `sizes`. It is made in a temporary folder, and copied to `to` with the first
-    `golden` golden rows of the checkpoint if it gives their logits. Returns the content of
-    serving.json. Raises Failure when the logits differ, UserError when there is no such head.
+    batches of `sizes`; with all rows in the precision `inside`, if that is given. It is made in a
+    temporary folder, and copied to `to` with the first `golden` golden rows of the checkpoint if it
+    gives their logits. Returns the content of serving.json. Raises Failure when the logits differ,
+    UserError when there is no such head.
     """
     reads = [link.folder for link in checkpoint.chain()]
     with (
         outputs.output_folder(to, GRAPH, reads) as output,
         files.TemporaryFolder("graph") as temporary,
     ):
-        local = str(Path(temporary, "graph"))
+        local, golden_of_inside = str(Path(temporary, "graph")), None
         try:
             part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
+            if inside is not None:
+                dense, local = local, str(Path(temporary, "with_rows"))
+                description, golden_of_inside = add_rows(
+                    checkpoint, conf, description, dense, local, inside
+                )
             write_warmup_requests(local, requests_of(checkpoint, description, golden))
         except loaded_graph.FULL_DISK as error:
             reason = getattr(error, "strerror", None) or "no space is left there"
@@ -336,7 +346,7 @@ def split(
                 "space, or name another folder with the environment variable TMPDIR"
             ) from error
         beside = Inventory(local)
-        golden_entry = check_graph(checkpoint, description, local, beside, golden)
+        golden_entry = check_graph(checkpoint, description, local, beside, golden, golden_of_inside)
         with tensorflow_errors("the graph cannot be compiled"):
             compiled = aot.compile_sizes(local, sizes, beside, target_cpu) if sizes else None
         inventory = output.inventory()
@@ -346,6 +356,18 @@ def split(
             with path.open("rb") as source, inventory.writing(name) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         return inventory.complete(replace(description, golden=golden_entry, aot=compiled), NAME)
+
+
+def report_graph(content: GraphManifest) -> None:
+    """Report how many inputs each signature of a graph has, and the rows inside."""
+    for name in (BY_SLOT, PACKED, *content.signatures.with_rows):
+        say(f"signature {name}: {len(content.signatures.of(name))} inputs")
+    if (rows := content.rows) is not None:
+        say(
+            f"{sum(rows.groups.values()):,} rows inside take {size(rows.bytes)} of memory; as "
+            f"dictionaries {size(rows.dictionary_bytes)}. Deltas do not apply to them: split again "
+            "after training"
+        )
 
 
 def write_part(
