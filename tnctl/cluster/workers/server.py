@@ -25,8 +25,6 @@ from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tab
 from tnctl.training.row_life import SECONDS_BETWEEN_CHECKS, MemoryWatch
 from tnctl.training.warm.warm_start import start_again
 
-MOST_DENSE_FLOATS = 1 << 34  # more than 64 owners can exchange
-
 
 class RowServer(RowService):
     """A process that owns rows and dense weights, and trains nothing."""
@@ -56,8 +54,6 @@ class RowServer(RowService):
     def make_dense(self, sizes: tuple[Count, ...], step: Count) -> None:
         """Make dense variables of so many floats; the optimizer has done `step` steps."""
         model = self.model
-        if sum(sizes) > MOST_DENSE_FLOATS:
-            raise Failure(f"worker 0 has {sum(sizes):,} dense weights")
         model.dense = dense_table(self.conf, sizes, model.pool)
         model.dense.step = step
         number = self.node.membership.owners.index(self.node.rank)
