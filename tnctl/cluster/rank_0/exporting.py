@@ -180,15 +180,10 @@ class ClusterEmbeddings:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         self._first.stored(group)
         ids = np.ascontiguousarray(ids)
-        columns = self.groups[group].columns
-        rows, known = np.zeros((len(ids), columns), np.float32), np.zeros(len(ids), bool)
         owners = np.searchsorted(self._starts, hashes_of(group, ids), side="right") - 1
-        for places, (floats, are_known) in self._cluster.each_key(
-            Worker.look_up_rows, owners, IDS_AT_A_TIME, group, ids
-        ):
-            rows[places] = floats.reshape(len(places), columns)
-            known[places] = are_known.reshape(len(places))
-        return rows, known
+        return self._cluster.rows(
+            Worker.look_up_rows, owners, IDS_AT_A_TIME, self.groups[group].columns, group, ids
+        )
 
     def golden(self) -> bytes | None:
         return self._first.golden()

@@ -54,15 +54,11 @@ class ClusterReaders(LocalReader):
     def rows(
         self, table: int, groups: Groups, ids: Ids
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        rows = np.zeros((len(ids), self.model.tables[table].read_floats), np.float32)
-        known = np.zeros(len(ids), np.bool_)
         owners = _owners(self._cluster, table, groups, ids)
-        for places, (floats, are_known) in self._cluster.each_key(
-            RowService.read_rows, owners, ROWS_AT_A_TIME, table, groups, ids
-        ):
-            rows[places] = floats.reshape(len(places), rows.shape[1])
-            known[places] = are_known.reshape(len(places))
-        return rows, known
+        columns = self.model.tables[table].read_floats
+        return self._cluster.rows(
+            RowService.read_rows, owners, ROWS_AT_A_TIME, columns, table, groups, ids
+        )
 
 
 # ---- Units of a split ------------------------------------------------------------

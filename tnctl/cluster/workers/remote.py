@@ -22,12 +22,16 @@ from tnctl.cluster.messages.exchange import (
     LARGEST,
     Push,
     PushedTable,
+    ReadReply,
+    Reply,
     Sizes,
     new_exchange,
+    new_read,
     no_batch,
+    parse_read_reply,
+    parse_reply,
 )
 from tnctl.cluster.messages.named_arrays import write_floats
-from tnctl.cluster.messages.replies import ReadReply, Reply, new_read, parse_read_reply, parse_reply
 from tnctl.cluster.messages.shapes import first_floats, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.cluster.node import Node

@@ -24,7 +24,7 @@ from tnctl.checkpoint.owners import (
     WrittenPart,
     group_parts,
 )
-from tnctl.cluster.joining.digests import NO_DIGEST
+from tnctl.cluster.joining.members import NO_DIGEST
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.node import Node

@@ -15,7 +15,7 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.rows import fill_tables
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.shapes import first_floats
-from tnctl.cluster.owners.owning import new_owner, take_shards
+from tnctl.cluster.owners.owned import new_owner, take_shards
 from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Sha256, Text, Uint32

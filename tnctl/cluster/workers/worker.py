@@ -15,7 +15,7 @@ from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.owning import take_shards
+from tnctl.cluster.owners.owned import take_shards
 from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.cluster.workers.row_service import Built
 from tnctl.cluster.workers.share import NextOf, Share
