@@ -11,8 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.exchange import Shape, TableShape
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import Owned, Shape, TableShape
 from tnctl.tables import ExactSum
 
 KEYS = 12  # of the table

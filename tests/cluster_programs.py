@@ -13,8 +13,15 @@ from cluster_model import CLIP_NORM, KEYS, OwnedState, occurrences, owner_of, sh
 from cluster_processes import Process
 
 from tnctl.cluster.messages import named_arrays
-from tnctl.cluster.messages.exchange import JOINING, Sizes, new_exchange, no_batch
-from tnctl.cluster.messages.replies import new_read, parse_read_reply, parse_reply
+from tnctl.cluster.messages.exchange import (
+    JOINING,
+    Sizes,
+    new_exchange,
+    new_read,
+    no_batch,
+    parse_read_reply,
+    parse_reply,
+)
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.kinds import Kind

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from test_cluster_owner import TABLE, SumsOfGradients
 
-from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.exchange import Sizes, new_exchange
+from tnctl.cluster.messages.exchange import Sizes, new_exchange, new_read, parse_reply
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
@@ -50,7 +49,7 @@ def test_who_waits_for_another_worker_is_reported():
     owner.exchange(0, sent(1, [4]), "push")
     owner.exchange(1, sent(2, [4], has_next=False), "push")
     reports = [owner.work.get_nowait() for _ in range(owner.work.qsize())]
-    assert [(report.rank, report.waited_for) for report in reports] == [
+    assert [(rank, waited_for) for rank, _, waited_for in reports] == [
         (0, None), (1, None), (0, None), (1, None), (1, None), (0, None), (1, 0),
     ]  # fmt: skip
 
@@ -72,8 +71,7 @@ def test_staleness_counts_what_was_applied_since_the_rows_were_read():
         if pulls:
             read[rank].append((applied, max(pulled[rank] - 1 - min(pushed), 0)))
         owner.exchange(rank, sent(pulled[rank], push, pulls), "")
-    batches = [owner.batches.get_nowait() for _ in range(owner.batches.qsize())]
-    of_pushes = [(batch.rank, batch.stale, batch.ahead) for batch in batches]
+    of_pushes = [owner.batches.get_nowait() for _ in range(owner.batches.qsize())]
     assert of_pushes == expected and len({stale for _, stale, _ in expected}) > 5
     assert max(ahead for _, _, ahead in expected) > 3
 
@@ -87,7 +85,7 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     answers = owner.exchange(0, sent(0, drain=True), "drain")
     assert [handle for handle, _ in answers] == ["drain", "b"] and owner.is_draining
     with pytest.raises(MessageError, match="worker 1 reads during step 1"):
-        owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
+        owner.read(1, new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="pauses the training while batches are open"):
         owner.exchange(0, sent(0, pause=True), "pause")
     owner.exchange(1, sent(2, [4], has_next=False), "d")
@@ -96,8 +94,8 @@ def test_a_pause_answers_what_is_held_and_ends_the_step():
     owner.exchange(0, sent(1, [], [4]), "f")
     owner.exchange(0, sent(1, [4], has_next=False), "g")
     [(_, body)] = owner.exchange(0, sent(1, pause=True, has_next=False), "pause")
-    assert replies.parse_reply(TABLE, sizes([]), body).steps == 2 and owner.is_paused
-    owner.read(1, replies.new_read(TABLE, [0], dense=True)[0])
+    assert parse_reply(TABLE, sizes([]), body).steps == 2 and owner.is_paused
+    owner.read(1, new_read(TABLE, [0], dense=True)[0])
     with pytest.raises(MessageError, match="worker 1: it sent an exchange while training pauses"):
         owner.exchange(1, sent(1, [], [4]), "h")
     owner.exchange(0, sent(1, [], [4]), "i")  # all count from 1 again

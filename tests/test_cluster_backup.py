@@ -11,7 +11,7 @@ import pytest
 from cluster_model import shape_of
 from test_cluster import conf_of
 
-from tnctl.cluster.messages.notices import new_participants, new_squares, parse_participants
+from tnctl.cluster.messages.exchange import new_participants, new_squares, parse_participants
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.workers.share import Share

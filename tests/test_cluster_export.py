@@ -194,20 +194,6 @@ def test_a_worker_that_fails_ends_the_export_and_the_next_one_completes_it(
     assert [path.name for path in tmp_path.iterdir()] == ["to"]
 
 
-def test_other_files_of_a_worker_are_refused(days, tmp_path, monkeypatch):
-    run, folders = days
-    write = ExportWorker.write_selected
-
-    def write_selected(self, folder, to):
-        written = write(self, folder, to)
-        return replace(written, files=dict(list(written.files.items())[self.node.rank :]))
-
-    monkeypatch.setattr(ExportWorker, "write_selected", write_selected)
-    with pytest.raises(Failure, match="a worker has written other files than its part has"):
-        together(run, folders[-1], tmp_path / "to")
-    assert not (tmp_path / "to").exists()
-
-
 def test_another_checkpoint_at_a_worker_is_refused(days, tmp_path, monkeypatch):
     run, folders = days
     other = replace(open_checkpoint(folders[-1]).manifest, sha256="0" * 64)

@@ -24,7 +24,7 @@ from test_cluster import conf_of
 from tnctl import files, schema, system
 from tnctl.checkpoint import load as loading
 from tnctl.checkpoint import owners
-from tnctl.cluster import cluster_member, stop_requests
+from tnctl.cluster import cluster_member, process
 from tnctl.cluster.cluster_member import Member
 from tnctl.cluster.joining import members, patience
 from tnctl.cluster.joining.assignment import Assignment
@@ -264,12 +264,12 @@ def test_a_signal_that_was_sent_to_several_processes_is_one_request():
 def test_a_signal_of_another_worker_is_one_of_rank_0(monkeypatch, received):
     nodes, given = cluster_in_one_process.cluster(2), SimpleQueue()
     system_calls = SimpleNamespace(getpid=os.getpid, kill=lambda *call: given.put(call))
-    monkeypatch.setattr(stop_requests, "os", system_calls)
+    monkeypatch.setattr(process, "os", system_calls)
     signals = SimpleNamespace(received=received)
-    stop_requests.StopRequests(nodes[0], SimpleNamespace(signals=signals))
-    handlers = {number: signal.getsignal(number) for number in stop_requests.HANDLED}
+    process.StopRequests(nodes[0], SimpleNamespace(signals=signals))
+    handlers = {number: signal.getsignal(number) for number in process.HANDLED}
     try:
-        stop_requests.send_signals(nodes[1])
+        process.send_signals(nodes[1])
         signal.raise_signal(signal.SIGTERM)
         if received:  # rank 0 saves already
             with pytest.raises(Empty):

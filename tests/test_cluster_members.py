@@ -39,9 +39,9 @@ def test_all_are_welcomed_once_they_are_there():
     roster.join(hello(rank=1))
     welcome = roster.welcome()
     assert welcome.addresses == ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.1:7")
-    assert [welcome.on_machine_of(rank) for rank in range(3)] == [3, 3, 3]
+    assert [welcome.on_machine_of(rank, range(3)) for rank in range(3)] == [3, 3, 3]
     elsewhere = dataclasses.replace(welcome, addresses=("a:1", "[fd00::1]:2", "a:3"))
-    assert [elsewhere.on_machine_of(rank) for rank in range(3)] == [2, 1, 2]
+    assert [elsewhere.on_machine_of(rank, range(3)) for rank in range(3)] == [2, 1, 2]
     body = members.to_body(welcome)
     assert members.parse_welcome(body, OWN) == welcome and int(welcome.generation, 16) == 77
     for wrong in (dataclasses.replace(OWN, workers=2), dataclasses.replace(OWN, workers=4)):

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import (
+    Owned,
+    Shape,
+    Sizes,
+    TableShape,
+    new_exchange,
+    new_read,
+    parse_read_reply,
+    parse_reply,
+)
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
@@ -76,7 +83,7 @@ def exchange(owner, rank, body):
 
 
 def received(ids, body):
-    return replies.parse_reply(TABLE, Sizes(2 * len(ids), (len(ids),)), body)
+    return parse_reply(TABLE, Sizes(2 * len(ids), (len(ids),)), body)
 
 
 def test_a_step_begins_when_all_workers_are_there():
@@ -108,7 +115,7 @@ def test_a_pause_pushes_and_pulls_nothing():
     exchange(owner, 0, sent(1, pulled=[5]))
     exchange(owner, 1, sent(1, pulled=[6]))
     with pytest.raises(MessageError, match="worker 1 reads during step 1"):
-        owner.read(1, replies.new_read(TABLE, [1], dense=True)[0])
+        owner.read(1, new_read(TABLE, [1], dense=True)[0])
     exchange(owner, 1, sent(2, [6], [8, 9], has_next=True))
     answers = exchange(owner, 0, sent(2, [5], pause=True))
     for answer, ids in zip(answers, ([], [8, 9]), strict=True):
@@ -116,9 +123,9 @@ def test_a_pause_pushes_and_pulls_nothing():
         assert (reply.paused, reply.rows, reply.any_next) == (True, 0, False)
     assert not owner.is_open and owner.parameters.steps == 1
     assert owner.parameters.rows == {5: 1, 6: 1}
-    body, read = replies.new_read(TABLE, [2], dense=True)
+    body, read = new_read(TABLE, [2], dense=True)
     read.keys[0].ids[:] = [6, 8]
-    reply = replies.parse_read_reply(TABLE, [2], True, owner.read(1, body))
+    reply = parse_read_reply(TABLE, [2], True, owner.read(1, body))
     assert reply.tables[0].tolist() == [[1], [0]] and reply.dense.tolist() == [20]
     # Sent again, without the push.
     exchange(owner, 1, sent(2, pulled=[8, 9], has_next=True))

@@ -12,8 +12,7 @@ from test_cluster import conf_of
 
 from tnctl.checkpoint import load as loading
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages import replies
-from tnctl.cluster.messages.exchange import Sizes, new_exchange
+from tnctl.cluster.messages.exchange import Sizes, new_exchange, new_read
 from tnctl.cluster.messages.shapes import shapes
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.owners.owned import OwnedPart
@@ -57,7 +56,7 @@ def test_a_read_of_rows_of_another_owner_ends_all(owning, capfd):
     nodes, model, shape = owning
     of_0, of_1 = ids_by_owner(model)
     for ids in (of_0, of_1):
-        body, read = replies.new_read(shape, [len(ids)], dense=False)
+        body, read = new_read(shape, [len(ids)], dense=False)
         read.keys[0].ids[:] = ids
         future = nodes[1].request(0, Kind.READ, body)
         if ids is of_0:

@@ -9,9 +9,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tnctl.cluster.messages import exchange, replies
-from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange, parse_exchange
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages import exchange
+from tnctl.cluster.messages.exchange import (
+    Owned,
+    Shape,
+    Sizes,
+    TableShape,
+    new_exchange,
+    new_read,
+    new_read_reply,
+    new_reply,
+    parse_exchange,
+    parse_read,
+    parse_read_reply,
+    parse_reply,
+)
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 
@@ -56,16 +68,16 @@ def bodies(chance, shape=SHAPE, pushed=PUSHED, pulled=PULLED):
             lambda body: parse_exchange(shape, pushed, body),
         ),
         (
-            replies.new_reply(shape, pulled, owned, rows=20, any_next=True),
-            lambda body: replies.parse_reply(shape, pulled, body),
+            new_reply(shape, pulled, owned, rows=20, any_next=True),
+            lambda body: parse_reply(shape, pulled, body),
         ),
         (
-            replies.new_read(shape, pulled.keys, dense=True),
-            lambda body: replies.parse_read(shape, body),
+            new_read(shape, pulled.keys, dense=True),
+            lambda body: parse_read(shape, body),
         ),
         (
-            replies.new_read_reply(shape, pulled.keys, dense=True),
-            lambda body: replies.parse_read_reply(shape, pulled.keys, True, body),
+            new_read_reply(shape, pulled.keys, dense=True),
+            lambda body: parse_read_reply(shape, pulled.keys, True, body),
         ),
     ]
     for (body, written), parse in made:
@@ -233,8 +245,8 @@ def test_any_bytes_are_refused():
         text = chance.randbytes(chance.randrange(200))
         for parse in (
             lambda body: parse_exchange(SHAPE, PUSHED, body),
-            lambda body: replies.parse_reply(SHAPE, PULLED, body),
-            lambda body: replies.parse_read(SHAPE, body),
+            lambda body: parse_reply(SHAPE, PULLED, body),
+            lambda body: parse_read(SHAPE, body),
         ):
             with pytest.raises(MessageError):
                 parse(text)

@@ -188,8 +188,6 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path):
 def test_what_others_send_is_checked():
     with pytest.raises(Failure, match="predictions of another worker are wrong"):
         prediction_blocks.parsed(np.zeros(9, np.uint8))
-    with pytest.raises(Failure, match="block 0 of predictions was requested, and there is none"):
-        prediction_blocks.PredictionBlocks().read(0)
 
 
 def test_where_only_the_command_line_can_start_workers(folder, cli):

@@ -15,7 +15,7 @@ from cluster_processes import Process
 from cluster_simulation import SEED, AsyncWorld, BackupWorld, World, check_servers, simulate
 
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
-from tnctl.cluster.messages.notices import new_squares
+from tnctl.cluster.messages.exchange import new_squares
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.transport.kinds import Kind

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from test_cluster import conf_of
 
-from tnctl.cluster.messages import replies
 from tnctl.cluster.messages.exchange import (
+    Owned,
     Shape,
     Sizes,
     TableShape,
     check_finite,
     new_exchange,
+    new_reply,
     parse_exchange,
+    parse_reply,
 )
 from tnctl.cluster.messages.named_arrays import write_floats
-from tnctl.cluster.messages.replies import Owned
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.errors import Failure
 from tnctl.tables import from_bfloat16, to_bfloat16
@@ -70,11 +71,11 @@ def test_rows_and_gradients_are_rounded_and_nothing_else():
     assert (received.tables[0].counts == 16_777_215).all() and received.loss == 0.1
     plain, _ = new_exchange(Shape(SHAPE.tables, 7), 4, PUSHED, PULLED)
     assert bytes_of_arrays(plain) - bytes_of_arrays(body) == (36 - 18) + (28 - 14)
-    answer, reply = replies.new_reply(SHAPE, PULLED, [Owned(1, 2)] * 2, rows=9)
+    answer, reply = new_reply(SHAPE, PULLED, [Owned(1, 2)] * 2, rows=9)
     rows = chance.normal(size=(5, 5)).astype(np.float32)
     write_floats(reply.tables[0].rows, rows)
     reply.dense[:] = dense
-    pulled = replies.parse_reply(SHAPE, PULLED, answer)
+    pulled = parse_reply(SHAPE, PULLED, answer)
     np.testing.assert_array_equal(pulled.tables[0].rows, from_bfloat16(rounded(rows)))
     np.testing.assert_array_equal(pulled.dense, dense)
     for truncated in (body[:-8], bytes(body) + bytes(8), plain):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tnctl.cluster.messages.notices import add_squares, new_squares
+from tnctl.cluster.messages.exchange import add_squares, new_squares
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.tables import DenseTable, ExactSum, Pool, RowOptimizer, clipping_factor
 

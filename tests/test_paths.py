@@ -10,7 +10,7 @@ import pytest
 from mutated_documents import reseal
 
 from tnctl import files, saved_conf, schema
-from tnctl.cluster.joining.digests import digests_of
+from tnctl.cluster.joining.members import digests_of
 from tnctl.composing import compose
 from tnctl.data import days, sources
 from tnctl.data.day_records import DayRecord

@@ -14,8 +14,7 @@ from test_cluster_seeing import lines_of
 
 from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import work
-from tnctl.cluster.messages.exchange import Shape, Sizes, TableShape, new_exchange
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import Owned, Shape, Sizes, TableShape, new_exchange
 from tnctl.cluster.owners.barrier import Barrier
 from tnctl.cluster.rank_0.cluster_workers import ClusterBatches, ClusterWorkers
 from tnctl.cluster.transport.kinds import MessageError
@@ -80,11 +79,11 @@ def test_a_worker_that_was_left_out_shortens_no_wait():
 def test_asynchronous_waits_are_for_owners_or_for_the_worker_that_held():
     sums = work.WorkSums(2, reads_ahead=True)
     waits = report(1, waiting=3)
-    sums.add_one(work.AsyncReport(1, waits, None))
-    sums.add_one(work.AsyncReport(1, waits, 0))
-    sums.add_one(work.AsyncReport(1, waits, 0))
-    sums.add_batch(work.PushedBatch(1, 4, 2))
-    sums.add_batch(work.PushedBatch(1, 5000, 0))
+    sums.add_one(1, waits, None)
+    sums.add_one(1, waits, 0)
+    sums.add_one(1, waits, 0)
+    sums.add_batch(1, 4, 2)
+    sums.add_batch(1, 5000, 0)
     exchanged = sums.exchanged()
     assert exchanged.awaited.tolist() == [6, 0]
     assert sums.figures([(0, 0)] * 2)[1].exchange_seconds == 3

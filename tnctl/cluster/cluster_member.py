@@ -12,24 +12,23 @@ from functools import partial
 from pathlib import Path
 
 from tnctl import __version__
-from tnctl.cluster.following import membership_of
 from tnctl.cluster.joining import addresses
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOST, Assignment
-from tnctl.cluster.joining.digests import digests_of
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
 from tnctl.cluster.joining.members import (
     Hello,
     NotWelcome,
     Problem,
-    Refusals,
     Roster,
     StartedAgain,
     Welcome,
+    digests_of,
     parse_problem,
     parse_welcome,
     to_body,
 )
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.joining.patience import SECONDS_BETWEEN_LOOKS, Patience
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport import certificates
@@ -44,11 +43,17 @@ from tnctl.cluster.worker_errors import (
 )
 from tnctl.errors import Failure, UserError, quoted
 from tnctl.progress import say
-from tnctl.schema import Conf
+from tnctl.schema import Cluster, Conf
 
 SECONDS_TO_LEAVE = 2.0
 SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
 FLUSHED = 0.2  # seconds in which the last replies are sent
+MOST_WARNINGS = 20  # lines about what was refused, which would fill the log
+
+
+def membership_of(assignment: Assignment, cluster: Cluster) -> Membership:
+    """The processes of the cluster that a process is assigned to."""
+    return Membership(assignment.ranks - cluster.servers, cluster.servers)
 
 
 class Member:
@@ -74,7 +79,7 @@ class Member:
         self._farewell: Future[Body] = Future()  # to all that wait for the end of this process
         self._addresses: dict[int, str] = {}  # of the others, as far as they are known
         self._is_leaving = False
-        self._refusals = Refusals()
+        self._refused = 0  # calls
         self._is_listening = threading.Event()
         listens_on, host = self._host()
         encryption = certificates.read(conf.tls)
@@ -286,9 +291,11 @@ class Member:
 
     def _refuse(self, what: str, reason: str) -> None:
         with self._lock:
-            line = self._refusals.line(what, reason)
-        if line is not None:
-            say(line)
+            self._refused += 1
+            count = self._refused
+        if count <= MOST_WARNINGS:
+            last = " (further ones are counted only)" if count == MOST_WARNINGS else ""
+            say(f"refused {what}: {reason}{last}")
 
     # ---- While the generation lives ------------------------------------------------
 

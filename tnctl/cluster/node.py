@@ -222,10 +222,10 @@ class Node:
         else:
             answers = [*owner.exchange(peer, body, caller)]
         # Before another thread may have notices of a later step.
-        for notice in owner.take_notices():
+        for notice, content in owner.take_notices():
             for other in self.membership.owners:
                 if other != self.rank:
-                    self.request(other, notice.kind, notice.body)
+                    self.request(other, notice, content)
         return answers
 
     def _reply(self, peer: int, reply: "Future[Body]", content: Body) -> None:

@@ -1,19 +1,24 @@
 """A worker process: joins the others, then leads them as rank 0, or follows rank 0."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tnctl.cluster import stop_requests
-from tnctl.cluster.cluster_member import Member
-from tnctl.cluster.following import loop_of, membership_of
+from tnctl.cluster.cluster_member import Member, membership_of
 from tnctl.cluster.joining.assignment import Assignment
+from tnctl.cluster.joining.membership import Membership
+from tnctl.cluster.messages import commands
+from tnctl.cluster.node import Node
 from tnctl.cluster.worker_errors import (
     ending_of,
     is_unexpected,
     keep_tracebacks_in,
     show_traceback,
 )
+from tnctl.cluster.workers.row_service import RowService
+from tnctl.documents import Count
 from tnctl.errors import Stopped, UserError
 from tnctl.schema import Conf, from_values
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 # Runs the command of a task as rank 0, and returns its exit code.
 Lead = Callable[[Conf, "ClusterProcesses", dict[str, Any]], int]
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 def work(assignment: Assignment, lead: Lead) -> int:
@@ -41,13 +47,13 @@ def work(assignment: Assignment, lead: Lead) -> int:
     try:
         code = 0
         if node.rank:
-            stop_requests.send_signals(node)
+            send_signals(node)
             follow(conf, node).run()
         else:
             from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 
             processes = ClusterProcesses(node)
-            stop_requests.StopRequests(node, processes)  # before other imports, which take seconds
+            StopRequests(node, processes)  # before other imports, which take seconds
             code = lead(conf, processes, task)
             processes.end()
     except Exception as error:
@@ -71,3 +77,50 @@ def train(conf: Conf, processes: "ClusterProcesses", task: dict[str, Any]) -> in
     report = train_conf(conf, **options, processes=processes)
     show_report(conf.output, report)
     return 0
+
+
+def loop_of(membership: Membership, rank: int) -> Callable[[Conf, Node], RowService]:
+    """What runs the commands of rank 0 in a process of a rank, and imports all that it needs.
+
+    To be called before the process joins, for imports take long. Those of rank 0 are imported too.
+    """
+    if membership.is_server(rank):
+        from tnctl.cluster.workers.server import RowServer
+
+        return RowServer
+    from tnctl.cluster.rank_0 import cluster_processes  # noqa: F401 - of rank 0
+    from tnctl.cluster.workers.worker import Worker
+
+    return Worker
+
+
+# ---- Signals that ask a worker to stop: they reach worker 0, which saves and ends all ----
+
+
+def send_signals(node: Node) -> None:
+    """On another rank than 0: from now on a signal is a request to worker 0."""
+
+    def ask_to_stop(number: int, _: object) -> None:
+        node.command(0, StopRequests.stop, number)
+
+    for number in HANDLED:
+        signal.signal(number, ask_to_stop)
+
+
+class StopRequests:
+    """On rank 0: from now on this process gets the signals that others have received."""
+
+    def __init__(self, node: Node, processes: "ClusterProcesses") -> None:
+        self._processes = processes
+        node.route(StopRequests.stop, commands.answering(self))
+
+    @commands.command
+    def stop(self, number: Count) -> None:
+        """Give this process the signal that another one has received: rank 0 saves, and ends all.
+
+        Not a second one: all of them may have received the first, and it must not keep rank 0 from
+        saving.
+        """
+        signals = self._processes.signals
+        if (signals is None or not signals.received) and number in HANDLED:
+            os.kill(os.getpid(), number)

@@ -82,6 +82,11 @@ def place(environment: Environment, servers: int = 0) -> Place:
             "TNCTL_ADDRESS, or TF_CONFIG, or Paddle's variables, or start it with srun or mpirun"
         )
     first, *others = places
+    refuse_if(
+        not 1 <= first.workers <= MOST_WORKERS or first.servers > MOST_WORKERS,
+        f"{first.source} says {first.workers} workers and {first.servers} servers: a cluster has 1 "
+        f"to {MOST_WORKERS} workers, and at most {MOST_WORKERS} servers",
+    )
     for other in others:
         if (other.rank, other.membership) != (first.rank, first.membership):
             words = [f"{p.source} says {p.words}" for p in (first, other)]
@@ -91,7 +96,11 @@ def place(environment: Environment, servers: int = 0) -> Place:
                 "servers, TNCTL_SERVERS to what is right",
             )
             say(f"{', and '.join(words)}: {first.source} counts")
-    _check_servers(given, first)
+    refuse_if(
+        "TNCTL_SERVERS" in given and _servers(given) != first.servers,
+        f"TNCTL_SERVERS={given.get('TNCTL_SERVERS')}, and {first.source} says {first.servers} "
+        "servers. Leave TNCTL_SERVERS out, or list the servers there",
+    )
     address = _address(environment, "TNCTL_ADDRESS") or first.address
     listen = _address(environment, "TNCTL_BIND", port_is_optional=True)
     refuse_if(
@@ -102,19 +111,6 @@ def place(environment: Environment, servers: int = 0) -> Place:
     address = address or HostPort("127.0.0.1")  # of the only worker
     endpoint = address if first.rank == 0 else first.endpoint
     return replace(first, address=address, listen=listen, endpoint=endpoint)
-
-
-def _check_servers(environment: Environment, first: Place) -> None:
-    """Refuse TNCTL_SERVERS and TNCTL_ROLE that contradict the variable that counts."""
-    refuse_if(
-        "TNCTL_SERVERS" in environment and _servers(environment) != first.servers,
-        f"TNCTL_SERVERS={environment.get('TNCTL_SERVERS')}, and {first.source} says "
-        f"{first.servers} servers. Leave TNCTL_SERVERS out, or list the servers there",
-    )
-    role_of_rank = ROLES[first.membership.is_server(first.rank)]
-    role = environment.get("TNCTL_ROLE", role_of_rank)
-    words = f"TNCTL_ROLE={role}, and {first.source} says {first.words}. Leave TNCTL_ROLE out"
-    refuse_if(role != role_of_rank, f"{words}: it is for {OWN}")
 
 
 def _places(environment: Environment) -> list[Place]:
@@ -146,16 +142,8 @@ def of_tnctl(environment: Environment) -> Place | None:
         f"TNCTL_ROLE is worker or server. Received: {quoted(role or '')}",
     )
     if OWN not in environment:
-        refuse_if("TNCTL_WORKERS" in environment, f"TNCTL_WORKERS is set without {OWN}. Set both")
         return None
-    refuse_if(
-        role == "server" and not servers,
-        "TNCTL_ROLE=server needs TNCTL_SERVERS, the number of servers, in all processes",
-    )
-    if not servers:
-        return _counted(environment, OWN, "TNCTL_WORKERS")
-    workers = _workers("TNCTL_WORKERS", _count(environment, "TNCTL_WORKERS"))
-    number = _count(environment, OWN)
+    workers, number = _count(environment, "TNCTL_WORKERS"), _count(environment, OWN)
     ranks = {"worker": workers, "server": servers, None: workers + servers}[role]
     refuse_if(
         number >= ranks,
@@ -215,10 +203,8 @@ def of_tensorflow(environment: Environment) -> Place | None:
         f"TF_CONFIG: task.index is {task.index}, and cluster.{task.type} has {count} addresses",
     )
     listed = [_parsed("TF_CONFIG", text) for text in (*groups["chief"], *groups["worker"])]
-    workers = _workers("TF_CONFIG", len(listed))
+    workers, servers = len(listed), len(groups["ps"])
     listed += [_parsed("TF_CONFIG", text) for text in groups["ps"]]
-    servers = _servers_within("TF_CONFIG: cluster.ps", len(groups["ps"]))
-    _refuse_repeated("TF_CONFIG", listed)
     first = {"worker": len(groups["chief"]), "ps": workers}.get(task.type, 0)
     rank = task.index + first
     return Place("TF_CONFIG", rank, workers, servers, address=listed[0], endpoint=listed[rank])
@@ -234,31 +220,19 @@ def of_paddle(environment: Environment) -> Place | None:
         role not in ("TRAINER", "PSERVER"),
         f"TRAINING_ROLE is TRAINER or PSERVER. Received: {quoted(role)}",
     )
-    name = "PADDLE_PSERVERS_IP_PORT_LIST"
-    servers = _parsed_list(environment, name)
-    _servers_within(name, len(servers))
+    servers = _parsed_list(environment, "PADDLE_PSERVERS_IP_PORT_LIST")
     listed = _parsed_list(environment, "PADDLE_TRAINER_ENDPOINTS")
     if listed:
-        environment = {"PADDLE_TRAINERS_NUM": str(len(listed)), **environment}
+        environment = {**environment, "PADDLE_TRAINERS_NUM": str(len(listed))}
     address = listed[0] if listed else None
     if role == "PSERVER":
         return replace(_paddle_server(environment, servers), address=address)
     counted = _counted(environment, "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
     if counted is None:
         return None
-    refuse_if(
-        listed and len(listed) != counted.workers,
-        f"PADDLE_TRAINERS_NUM={counted.workers}, and PADDLE_TRAINER_ENDPOINTS has {len(listed)}: "
-        f"{quoted(environment.get('PADDLE_TRAINER_ENDPOINTS', ''))}",
-    )
     endpoint = listed[counted.rank] if listed else None
-    if pod := environment.get("POD_IP", ""):
-        pod = _parsed("POD_IP", pod, port_is_optional=True).host
-        refuse_if(
-            endpoint is not None and addresses.is_ip(endpoint.host) and endpoint.host != pod,
-            f"POD_IP={quoted(pod)}, and PADDLE_TRAINER_ENDPOINTS has {endpoint} for this worker",
-        )
-        endpoint = endpoint or HostPort(pod)
+    if endpoint is None and (pod := environment.get("POD_IP")):
+        endpoint = _parsed("POD_IP", pod, port_is_optional=True)
     return replace(counted, servers=len(servers), address=address, endpoint=endpoint)
 
 
@@ -272,7 +246,7 @@ def _paddle_server(environment: Environment, servers: list[HostPort]) -> Place:
         f"POD_IP and PADDLE_PORT are {endpoint}, which is not in PADDLE_PSERVERS_IP_PORT_LIST="
         f"{quoted(environment.get('PADDLE_PSERVERS_IP_PORT_LIST', ''))}",
     )
-    workers = _workers("PADDLE_TRAINERS_NUM", _count(environment, "PADDLE_TRAINERS_NUM"))
+    workers = _count(environment, "PADDLE_TRAINERS_NUM")
     rank = workers + servers.index(endpoint)
     return Place("TRAINING_ROLE", rank, workers, len(servers), endpoint=endpoint)
 
@@ -317,29 +291,16 @@ def _counted(
     """The place among tasks that are all alike, of which the last are servers; None without one."""
     if rank_name not in environment:
         return None
-    tasks = _count(environment, tasks_name)
-    refuse_if(
-        0 < servers >= tasks,
-        f"{tasks_name}={tasks}, of which {servers} are servers (TNCTL_SERVERS, cluster.servers): "
-        "no worker is left",
-    )
-    workers, rank = _workers(tasks_name, tasks - servers), _count(environment, rank_name)
+    tasks, rank = _count(environment, tasks_name), _count(environment, rank_name)
     refuse_if(
         rank >= tasks, f"{rank_name}={rank}, and {tasks_name}={tasks}: ranks are 0 to {tasks - 1}"
     )
-    return Place(rank_name, rank, workers, servers)
+    return Place(rank_name, rank, tasks - servers, servers)
 
 
 def _servers(environment: Environment) -> int:
     """How many dedicated servers there are, as TNCTL_SERVERS says; by default none."""
-    name = "TNCTL_SERVERS"
-    return _servers_within(name, _count(environment, name)) if name in environment else 0
-
-
-def _servers_within(name: str, servers: int) -> int:
-    words = f"a cluster has at most {MOST_WORKERS} servers. Received: {servers}"
-    refuse_if(servers > MOST_WORKERS, f"{name}: {words}")
-    return servers
+    return _count(environment, "TNCTL_SERVERS") if "TNCTL_SERVERS" in environment else 0
 
 
 def _count(environment: Environment, name: str, most: int = 2**31) -> int:
@@ -349,12 +310,6 @@ def _count(environment: Environment, name: str, most: int = 2**31) -> int:
     is_count = text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most
     refuse_if(not is_count, f"{name} is a number from 0 on. Received: {quoted(text)}")
     return int(text)
-
-
-def _workers(name: str, workers: int) -> int:
-    words = f"a cluster has 1 to {MOST_WORKERS} workers. Received: {workers}"
-    refuse_if(not 1 <= workers <= MOST_WORKERS, f"{name}: {words}")
-    return workers
 
 
 def _parsed(name: str, text: str, *, port_is_optional: bool = False) -> HostPort:
@@ -368,14 +323,7 @@ def _parsed(name: str, text: str, *, port_is_optional: bool = False) -> HostPort
 def _parsed_list(environment: Environment, name: str) -> list[HostPort]:
     """The addresses of a list with commas, blanks around them ignored; empty without the list."""
     text = environment.get(name, "")
-    listed = [_parsed(name, part.strip()) for part in text.split(",")] if text else []
-    _refuse_repeated(name, listed)
-    return listed
-
-
-def _refuse_repeated(name: str, listed: list[HostPort]) -> None:
-    for place, address in enumerate(listed):
-        refuse_if(address in listed[:place], f"{name} has {address} twice. Give each its own")
+    return [_parsed(name, part.strip()) for part in text.split(",")] if text else []
 
 
 def _address(

@@ -5,6 +5,8 @@ generation (liveness.py) and the address of each worker, so that they connect to
 bodies of these messages, and those of errors, are JSON.
 """
 
+import dataclasses
+import hashlib
 import hmac
 import json
 from collections.abc import Sequence
@@ -18,8 +20,10 @@ from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.transport.kinds import MOST_MEMBERS, MOST_WORKERS, Body, MessageError
 from tnctl.documents import Hash, Sha256, Text
 from tnctl.errors import Failure, UserError, quoted
+from tnctl.saved_conf import conf_to_json
+from tnctl.schema import Conf
 
-_MOST_WARNINGS = 20  # lines about what was refused
+NO_DIGEST = hashlib.sha256(b"").hexdigest()
 _LONGEST_MESSAGE = 16_384  # characters, of up to 12 bytes each in JSON
 
 Rank = Annotated[int, Field(ge=0, lt=MOST_MEMBERS)]
@@ -41,6 +45,21 @@ class Digests:
 
     conf: Sha256
     recipe: Sha256
+
+
+def digests_of(conf: Conf, *, runs_recipe: bool = True) -> Digests:
+    """The digests of a worker's conf and recipe; the file of one that is not run may be absent."""
+    cluster = dataclasses.asdict(conf.cluster)
+    del cluster["tls"]  # each machine may have files of its own
+    values = conf_to_json(conf)
+    del values["paths"]  # and copies of the conf and its data elsewhere
+    text = json.dumps([values, cluster], sort_keys=True).encode()
+    recipe = NO_DIGEST
+    if runs_recipe:
+        from tnctl.model import recipes
+
+        recipe = recipes.digest_of(conf.recipe_name)
+    return Digests(conf=hashlib.sha256(text).hexdigest(), recipe=recipe)
 
 
 @dataclass(frozen=True)
@@ -74,11 +93,10 @@ class Welcome:
     addresses: Annotated[tuple[Address, ...], Field(max_length=MOST_MEMBERS)]
     processes: Annotated[tuple[Hash, ...], Field(max_length=MOST_MEMBERS)]
 
-    def on_machine_of(self, rank: int, among: Sequence[int] | None = None) -> int:
-        """How many of some ranks, or of all, have addresses on the host of a rank."""
+    def on_machine_of(self, rank: int, among: Sequence[int]) -> int:
+        """How many of some ranks have addresses on the host of a rank."""
         hosts = [address.rpartition(":")[0] for address in self.addresses]
-        ranks = range(len(hosts)) if among is None else among
-        return [hosts[other] for other in ranks].count(hosts[rank])
+        return [hosts[other] for other in among].count(hosts[rank])
 
 
 @dataclass(frozen=True)
@@ -115,11 +133,6 @@ def to_body(document: Hello | Welcome | Problem) -> bytes:
 def parse_problem(body: Body) -> Problem:
     """The problem in the body of a fatal frame. Raises MessageError."""
     return _parsed(Problem, body)
-
-
-def generation_text(generation: int) -> str:
-    """A generation as documents have it."""
-    return f"{generation:016x}"
 
 
 @dataclass
@@ -161,7 +174,7 @@ class Roster:
             return None
         members = [self._members[rank] for rank in range(self.hello.membership.size)]
         return Welcome(
-            generation_text(self.generation),
+            f"{self.generation:016x}",
             tuple(member.address for member in members),
             tuple(member.process for member in members),
         )
@@ -216,18 +229,3 @@ def _parsed(kind: type[_Document], body: Body) -> _Document:
         return documents.parse(kind, bytes(body))
     except documents.DocumentError as error:
         raise MessageError(str(error)) from error
-
-
-@dataclass
-class Refusals:
-    """Counts connections and messages that are refused, and says which of them are to be logged."""
-
-    count: int = 0
-
-    def line(self, what: str, reason: str) -> str | None:
-        """The line of what is refused; None after many, which would fill the log."""
-        self.count += 1
-        if self.count > _MOST_WARNINGS:
-            return None
-        last = " (further ones are counted only)" if self.count == _MOST_WARNINGS else ""
-        return f"refused {what}: {reason}{last}"

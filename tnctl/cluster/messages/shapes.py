@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import Shape, TableShape
 from tnctl.cluster.transport.kinds import BODY_LIMITS, Kind
 from tnctl.errors import Failure
@@ -16,11 +15,6 @@ from tnctl.tables.plans import SHARDS
 
 LEAST_SLICE = 8192  # dense floats of a server, as the default of Paddle's min_block_size
 DENSE_BYTES = BODY_LIMITS[Kind.EXCHANGE] // 2  # the rest of a message is for rows
-
-
-def first_shards(workers: int, servers: int = 0) -> list[int]:
-    """The first shard of each owner (`Membership.owners`), then 64."""
-    return Membership(workers, servers).first_shards
 
 
 def first_floats(model: ParameterTables, workers: int, servers: int = 0) -> list[int]:

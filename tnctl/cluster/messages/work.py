@@ -6,7 +6,6 @@ often the worker was left out of a step, and seconds in which exchanges were on 
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,31 +27,6 @@ def check_work(work: Work) -> None:
         raise MessageError(
             "an exchange reports seconds or bytes that are NaN, below 0 or too large"
         )
-
-
-@dataclass(frozen=True)
-class AsyncReport:
-    """What owner 0 knows of a worker in asynchronous training when an exchange of it arrives.
-
-    `waited_for` is the worker for which an owner has held it since its exchange before, or None.
-    """
-
-    rank: int
-    work: Work
-    waited_for: int | None
-
-
-@dataclass(frozen=True)
-class PushedBatch:
-    """A batch of a worker whose push has reached owner 0, where rows are read ahead.
-
-    `stale` is how many batches were applied since its rows were read, `ahead` how many batches the
-    worker was ahead of the slowest one then.
-    """
-
-    rank: int
-    stale: int
-    ahead: int
 
 
 class Laps:
@@ -106,22 +80,24 @@ class WorkSums:
             for_workers = waiting - exchanging
             self._awaited[waited_for] += for_workers.sum() - for_workers[waited_for]
 
-    def add_one(self, report: AsyncReport) -> None:
+    def add_one(self, rank: int, report: Work, waited_for: int | None) -> None:
         """Take the report of a worker in asynchronous training.
 
-        It waits for answers, unless an owner has held it until another worker came nearer.
+        It waits for answers, unless an owner has held it until `waited_for` came nearer.
         """
-        rank, waiting = report.rank, report.work[WAITING]
-        self._sums[rank] += report.work
-        if report.waited_for is None:
-            self._exchanging[rank] += waiting
+        self._sums[rank] += report
+        if waited_for is None:
+            self._exchanging[rank] += report[WAITING]
         else:
-            self._awaited[report.waited_for] += waiting
+            self._awaited[waited_for] += report[WAITING]
 
-    def add_batch(self, batch: PushedBatch) -> None:
-        """Count a batch by how stale its rows were, and by how far its worker was ahead."""
-        self._stale[batch.rank, min(batch.stale, BINS - 1)] += 1
-        self._ahead[batch.rank, min(batch.ahead, BINS - 1)] += 1
+    def add_batch(self, rank: int, stale: int, ahead: int) -> None:
+        """Count a batch by how stale its rows were, and by how far its worker was ahead.
+
+        `stale` batches were applied since its rows were read. `ahead` is of the slowest one then.
+        """
+        self._stale[rank, min(stale, BINS - 1)] += 1
+        self._ahead[rank, min(ahead, BINS - 1)] += 1
 
     def exchanged(self) -> ExchangeFigures:
         """A copy of what was waited for each worker, and of how stale pulls were."""

@@ -39,7 +39,7 @@ from tnctl.cluster.messages.exchange import (
     parse_exchange,
     sizes_of,
 )
-from tnctl.cluster.messages.work import AsyncReport, PushedBatch
+from tnctl.cluster.messages.work import Work
 from tnctl.cluster.owners.owner import Answers, Handle, Owner, Parameters
 from tnctl.cluster.transport.kinds import Body, MessageError
 
@@ -97,10 +97,10 @@ class Arrivals(Owner[Handle]):
     staleness: int | None = None
     warmup_steps: int = 0
     """the steps at the beginning of the training in which workers take turns"""
-    work: "SimpleQueue[AsyncReport]" = field(default_factory=SimpleQueue)
-    """owner 0: a report for each exchange; another thread takes them"""
-    batches: "SimpleQueue[PushedBatch]" = field(default_factory=SimpleQueue)
-    """owner 0: each batch whose push has arrived; another thread takes them"""
+    work: "SimpleQueue[tuple[int, Work, int | None]]" = field(default_factory=SimpleQueue)
+    """owner 0: of each exchange what `WorkSums.add_one` takes; another thread takes them"""
+    batches: "SimpleQueue[tuple[int, int, int]]" = field(default_factory=SimpleQueue)
+    """owner 0: of each push what `WorkSums.add_batch` takes; another thread takes them"""
     is_paused: bool = True
     is_draining: bool = False
     """whether workers pull no more; another thread may read it"""
@@ -165,7 +165,7 @@ class Arrivals(Owner[Handle]):
         if rank == 0:
             self._rate = exchange.rate_factor
         if len(exchange.work):
-            self.work.put(AsyncReport(rank, exchange.work.copy(), worker.waited_for))
+            self.work.put((rank, exchange.work.copy(), worker.waited_for))
             worker.waited_for = None
         self._take_push(worker, exchange)
         worker.has_next = exchange.has_next
@@ -187,8 +187,7 @@ class Arrivals(Owner[Handle]):
             self.parameters.push_one(pull.exchange.keys, exchange.push, self._rate)
             worker.open.popleft()
             if self.shape.figures:
-                stale = self._applied - pull.applied
-                self.batches.put(PushedBatch(pull.rank, stale, pull.ahead))
+                self.batches.put((pull.rank, self._applied - pull.applied, pull.ahead))
             worker.pushed += 1
             self._applied += 1
 

@@ -26,19 +26,17 @@ from tnctl.cluster.messages.exchange import (
     Keys,
     Push,
     Sizes,
-    new_exchange,
-    no_batch,
-    parse_exchange,
-    sizes_of,
-)
-from tnctl.cluster.messages.notices import (
     add_squares,
+    new_exchange,
     new_participants,
     new_squares,
+    no_batch,
+    parse_exchange,
     parse_participants,
+    sizes_of,
 )
 from tnctl.cluster.messages.work import Work
-from tnctl.cluster.owners.owner import Answers, Handle, Notice, Owner, Parameters
+from tnctl.cluster.owners.owner import Answers, Handle, Owner, Parameters
 from tnctl.cluster.transport.kinds import Body, Kind, MessageError
 from tnctl.tables import ExactSum, clipping_factor
 
@@ -216,7 +214,7 @@ class Barrier(Owner[Handle]):
             return []
         if self.backup and self.rank == 0:
             named = new_participants(self._next_step, ranks)
-            self._notices.append(Notice(Kind.PARTICIPANTS, named))
+            self._notices.append((Kind.PARTICIPANTS, named))
         exchanges, left_out = self._gathered(ranks)
         self.work = [
             self._with_late_work(rank, exchange.work) for rank, exchange in enumerate(exchanges)
@@ -231,7 +229,7 @@ class Barrier(Owner[Handle]):
             if self.clip_norm:
                 self._squares = list(self.parameters.squares())
                 body = new_squares(self.parameters.steps + 1, self._squares)
-                self._notices.append(Notice(Kind.SQUARES, body))
+                self._notices.append((Kind.SQUARES, body))
         return left_out + self._complete()
 
     def _complete(self) -> Answers[Handle]:

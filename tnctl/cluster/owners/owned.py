@@ -1,7 +1,7 @@
 """The parameters that a worker owns: its shards of every table, its slice of the dense weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -9,16 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl.cluster.joining.membership import Membership
-from tnctl.cluster.messages.exchange import Keys, Push
-from tnctl.cluster.messages.named_arrays import write_floats
-from tnctl.cluster.messages.replies import Owned, Read, ReadReply, Reply
-from tnctl.cluster.messages.shapes import first_floats
+from tnctl.cluster.messages.exchange import Keys, Owned, Push, Read, ReadReply, Reply
+from tnctl.cluster.messages.named_arrays import Floats, write_floats
+from tnctl.cluster.messages.shapes import first_floats, shapes
+from tnctl.cluster.node import Node
+from tnctl.cluster.owners.arrivals import Arrivals
+from tnctl.cluster.owners.barrier import Barrier
+from tnctl.cluster.owners.owner import Owner
+from tnctl.errors import refuse_if
+from tnctl.model.layout import table_life
 from tnctl.model.parameter_tables import (
     MovingStatistics,
     ParameterTables,
     TableUpdates,
     move_statistics,
 )
+from tnctl.schema import Conf
 from tnctl.tables import DenseTable, ExactSum, PullWorkspace, RankKeys, weighted_sum
 from tnctl.training.state import PassSums
 
@@ -169,21 +175,13 @@ class OwnedPart:
         return reduced
 
 
-@dataclass(frozen=True)
-class PushFigures:
-    """Of a push, for the sums of the pass: its mean loss, logits and labels float32 [rows]."""
-
-    loss: float
-    logits: NDArray[np.float32]
-    labels: NDArray[np.float32]
-
-
 class ArrivingPart(OwnedPart):
     """The part of a model that one worker owns, which changes while the worker computes.
 
     The thread that owns applies pushes while TensorFlow computes with the model's dense weights. So
     the slice of them that is owned is a table of its own, and the model gets it back at a pause.
-    Owner 0 puts the figures of each push into `figures`, for the thread that trains.
+    Owner 0 puts the mean loss, the logits and the labels of each push into `figures`, for the
+    thread that trains.
     """
 
     def __init__(
@@ -197,7 +195,7 @@ class ArrivingPart(OwnedPart):
     ) -> None:
         """`steps` were trained before. `moving` are all moving statistics."""
         super().__init__(model, rank, workers, steps, moving, servers)
-        self.figures: SimpleQueue[PushFigures] = SimpleQueue()
+        self.figures: SimpleQueue[tuple[float, Floats, Floats]] = SimpleQueue()
         self._workers = workers
         self._pushed = 0  # of the step that is under way
         self._dense = self._slice_of(model.dense)
@@ -226,7 +224,7 @@ class ArrivingPart(OwnedPart):
             move_statistics(self._moving, moments, self._dense.step)
         if len(push.logits):
             # Copies: the arrays are views of the whole message.
-            self.figures.put(PushFigures(push.loss, push.logits.copy(), push.labels.copy()))
+            self.figures.put((push.loss, push.logits.copy(), push.labels.copy()))
         self._pushed += 1
         if self._pushed == self._workers:
             self.end_step()
@@ -281,3 +279,61 @@ def _of_rank(keys: Keys) -> RankKeys:
 def cut(array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
     """An array in parts of these sizes."""
     return np.split(array, np.cumsum(sizes)[:-1])
+
+
+# ---- What a process owns, as a worker or a dedicated server -----------------------
+
+
+def take_shards(model: ParameterTables, membership: Membership, rank: int) -> None:
+    """Let the tables of a model without rows own the shards of a rank, with their bounds."""
+    shards, owners = membership.shards(rank), len(membership.writers)
+    if not shards.count:
+        return
+    for layout, table in zip(model.layout.tables, model.tables, strict=True):
+        table.set_shards(shards.first, shards.count)
+        for number, life in zip(layout.groups.values(), layout.lives, strict=True):
+            rules = table_life(life, table.stride)
+            if rules.most_rows:
+                # Keys are spread evenly, so each owner keeps its share of the bound.
+                most_rows = rules.most_rows // owners
+                kind = "servers" if membership.servers else "workers"
+                refuse_if(
+                    most_rows == 0,
+                    f"the bound of a share group (life.eviction) is {rules.most_rows} rows, and "
+                    f"{owners} {kind} own at least one each. Raise it, or take fewer {kind}",
+                )
+                table.set_life(number, replace(rules, most_rows=most_rows))
+
+
+def new_owner(
+    conf: Conf, model: ParameterTables, node: Node, steps: int, moving: MovingStatistics
+) -> tuple[OwnedPart, Owner[Any]]:
+    """What a process owns, and what answers exchanges for it, in the mode of the conf.
+
+    `steps` were trained before. `moving` are all moving statistics, on rank 0.
+    """
+    owners, workers = node.membership.owners, node.workers
+    shape = shapes(model, workers, moving, node.servers)[owners.index(node.rank)]
+    part = (model, node.rank, workers, steps, moving, node.servers)
+    cluster = conf.cluster
+    if cluster.mode == "async":
+        arriving = ArrivingPart(*part)
+        return arriving, Arrivals(
+            shape,
+            workers,
+            arriving,
+            staleness=cluster.staleness,
+            warmup_steps=-(-cluster.warmup_batches // workers),
+            totals=node.totals,
+        )
+    owned = OwnedPart(*part)
+    return owned, Barrier(
+        shape,
+        workers,
+        owned,
+        rank=node.rank,
+        clip_norm=conf.optimizer.clip_norm,
+        backup=cluster.backup,
+        owners=len(owners),
+        totals=node.totals,
+    )

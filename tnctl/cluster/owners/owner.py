@@ -10,16 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from tnctl.cluster.messages.exchange import Exchange, Keys, Shape, check_finite, sizes_of
-from tnctl.cluster.messages.replies import (
+from tnctl.cluster.messages.exchange import (
+    Exchange,
+    Keys,
     Owned,
     Read,
     ReadReply,
     Reply,
+    Shape,
     Totals,
-    answer_read,
+    check_finite,
+    new_read_reply,
     new_reply,
     no_totals,
+    parse_read,
+    sizes_of,
 )
 from tnctl.cluster.messages.work import check_work
 from tnctl.cluster.transport.kinds import Body, Kind, MessageError
@@ -46,14 +51,6 @@ class Parameters(Protocol):
         """How many rows and bytes this part of each table has."""
 
 
-@dataclass(frozen=True)
-class Notice:
-    """A request of an owner to all other owners; what answers it is empty."""
-
-    kind: Kind
-    body: Body
-
-
 @dataclass
 class Owner(ABC, Generic[Handle]):
     """The exchanges and reads of one owner, of `workers` workers.
@@ -65,7 +62,7 @@ class Owner(ABC, Generic[Handle]):
     shape: Shape
     workers: int
     totals: Totals = field(default=no_totals, kw_only=True)
-    _notices: list[Notice] = field(default_factory=list, init=False)
+    _notices: list[tuple[Kind, Body]] = field(default_factory=list, init=False)
 
     parameters: Parameters
 
@@ -90,8 +87,8 @@ class Owner(ABC, Generic[Handle]):
         """Take a notice of another owner: the replies that can be given now."""
         raise MessageError(f"owner {rank} sent a notice that was not expected")
 
-    def take_notices(self) -> list[Notice]:
-        """What is to be sent to all other owners."""
+    def take_notices(self) -> list[tuple[Kind, Body]]:
+        """Requests to all other owners; what answers them is empty."""
         notices, self._notices = self._notices, []
         return notices
 
@@ -99,7 +96,14 @@ class Owner(ABC, Generic[Handle]):
         """Answer a read. Refused while workers train, since the rows would be of no one step."""
         if self.is_open:
             raise MessageError(f"worker {rank} reads during step {self.parameters.steps + 1}")
-        return answer_read(self.shape, rank, body, self.parameters.read)
+        try:
+            read = parse_read(self.shape, body)
+        except MessageError as error:
+            raise MessageError(f"worker {rank}: {error}") from error
+        keys = [len(of_table.ids) for of_table in read.keys]
+        answer, reply = new_read_reply(self.shape, keys, dense=read.dense)
+        self.parameters.read(read, reply)
+        return answer
 
     @property
     @abstractmethod

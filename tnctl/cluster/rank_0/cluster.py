@@ -75,6 +75,20 @@ class Cluster:
             for at, wait in zip(places.values(), self.send(method, of_ranks), strict=True):
                 yield at, wait()
 
+    def rows(
+        self, method: Method[Any, Any], owners: NDArray[np.int64], most: int, columns: int,
+        *given: Any,
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:  # fmt: skip
+        """As `each_key`, of a method that returns rows and which are known: all of them.
+
+        float32 [n, columns], and bool [n].
+        """
+        rows, known = np.zeros((len(owners), columns), np.float32), np.zeros(len(owners), np.bool_)
+        for places, (floats, are_known) in self.each_key(method, owners, most, *given):
+            rows[places] = floats.reshape(len(places), columns)
+            known[places] = are_known.reshape(len(places))
+        return rows, known
+
     def call(
         self, rank: int, method: Method[Given, Result], *args: Given.args, **kwargs: Given.kwargs
     ) -> Result:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tnctl.checkpoint.document import Position
 from tnctl.cluster.messages import commands
-from tnctl.cluster.messages.replies import Owned
+from tnctl.cluster.messages.exchange import Owned
 from tnctl.cluster.messages.work import WorkSums, figures_of_servers
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
@@ -258,13 +258,12 @@ class ClusterWorkers(Workers):
             self._work.add(owner.work, owner.waited_for)
         if isinstance(owner, Arrivals) and isinstance(owned, ArrivingPart):
             for _ in range(owner.work.qsize()):
-                self._work.add_one(owner.work.get())
+                self._work.add_one(*owner.work.get())
             for _ in range(owner.batches.qsize()):
-                self._work.add_batch(owner.batches.get())
+                self._work.add_batch(*owner.batches.get())
             for _ in range(owned.figures.qsize()):
-                figures, sums = owned.figures.get(), owned.sums
-                assert sums is not None
-                sums.add(figures.loss, figures.logits, figures.labels)
+                assert owned.sums is not None
+                owned.sums.add(*owned.figures.get())
 
     def settle(self, state: RunState) -> None:
         self.pause()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tnctl import files
-from tnctl.cluster.messages.shapes import first_shards
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.rank_0.cluster import Cluster
 from tnctl.cluster.workers.worker import Worker
 from tnctl.errors import Failure, refuse_if
@@ -22,7 +22,6 @@ from tnctl.serving.rows.export_document import (
     FilePart,
     RowsManifest,
     Threshold,
-    stem_of,
 )
 from tnctl.serving.rows.precision import error_of_rows
 from tnctl.serving.rows.row_formats import FileFormat, hashes_of
@@ -39,8 +38,6 @@ class ClusterWriters(Writers):
     def __init__(self, cluster_of: Callable[[Conf], Cluster]) -> None:
         """`cluster_of` makes the cluster of a conf."""
         self._cluster_of = cluster_of
-        # Rows and removed keys, by worker and group.
-        self._counts: list[tuple[tuple[int, int], ...]] = []
 
     def select(self, request: ExportRequest, chain: Chain) -> None:
         self._cluster = cluster = self._cluster_of(request.conf)
@@ -58,30 +55,17 @@ class ClusterWriters(Writers):
         )
         with cluster.node.named():
             thresholds = () if top is None else self._thresholds(top)
-            self._counts = cluster.each(cluster.workers, Worker.count_selected, thresholds)
-        if any(len(of_worker) != len(self._counts[0]) for of_worker in self._counts):
-            raise Failure("a worker has selected other groups")
+            counts = cluster.each(cluster.workers, Worker.count_selected, thresholds)
         if not chain and not request.filter.counts:
-            self._check_counts(request)
+            self._check_counts(request, counts)
 
-    def write(self, format: FileFormat, output: Output) -> WrittenGroups:
-        cluster, groups = self._cluster, self._cluster.worker.selection.groups
+    def write(self, _: FileFormat, output: Output) -> WrittenGroups:
+        cluster = self._cluster
         are_several = len(cluster.workers) > 1
-        names = [
-            name
-            for rank, of_worker in enumerate(self._counts)
-            for group, (_, removed) in zip(groups, of_worker, strict=True)
-            for name in format.names(
-                stem_of(group.name, rank if are_several else None), removed
-            ).values()
-            if name is not None
-        ]
         output.is_kept = are_several
         with cluster.node.named():
             parts = cluster.each(cluster.workers, Worker.write_selected, output.folder, output.to)
         output.is_kept = False
-        if {name for part in parts for name in part.files} != set(names):
-            raise Failure("a worker has written other files than its part has")
         check_seen(output, parts)
         if not are_several:
             return parts[0]
@@ -103,8 +87,6 @@ class ClusterWriters(Writers):
         """The last of the top rows of each group."""
         cluster = self._cluster
         by_worker = cluster.each(cluster.workers, Worker.find_top_rows, top)
-        if len({len(of_worker) for of_worker in by_worker}) > 1:
-            raise Failure("a worker has selected other groups")
         thresholds = []
         for number, of_group in enumerate(zip(*by_worker, strict=True)):
             merged = TopRows(top)
@@ -116,21 +98,24 @@ class ClusterWriters(Writers):
                 ]
                 if parts:
                     shows, hashes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-                    if not len(shows) == len(hashes) == candidates:
-                        raise Failure(f"worker {rank} sent {len(shows):,} top rows")
                     merged.add(shows, hashes, rows)
             thresholds.append(merged.threshold())
         return tuple(thresholds)
 
-    def _check_counts(self, request: ExportRequest) -> None:
-        """Raise Failure unless the workers together have as many rows as the checkpoint."""
+    def _check_counts(
+        self, request: ExportRequest, counts: Sequence[Sequence[tuple[int, int]]]
+    ) -> None:
+        """Raise Failure unless the workers together have as many rows as the checkpoint.
+
+        `counts` are rows and removed keys, by worker and group.
+        """
         expected = {
             group.name: group.rows
             for table in request.checkpoint.manifest.tables
             for group in table.groups
         }
         for place, group in enumerate(self._cluster.worker.selection.groups):
-            rows = sum(of_worker[place][0] for of_worker in self._counts)
+            rows = sum(of_worker[place][0] for of_worker in counts)
             if rows != expected[group.name]:
                 raise Failure(
                     f"group {group.name} has {rows:,} rows to export, and "
@@ -183,7 +168,7 @@ class ClusterEmbeddings:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._first = cluster, cluster.worker.opened
         self.groups = self._first.groups
-        starts = np.array(first_shards(len(cluster.workers))[:-1], np.uint64)
+        starts = np.array(Membership(len(cluster.workers)).first_shards[:-1], np.uint64)
         self._starts = starts * np.uint64(HASHES_PER_SHARD)
 
     @property
@@ -195,15 +180,10 @@ class ClusterEmbeddings:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         self._first.stored(group)
         ids = np.ascontiguousarray(ids)
-        columns = self.groups[group].columns
-        rows, known = np.zeros((len(ids), columns), np.float32), np.zeros(len(ids), bool)
         owners = np.searchsorted(self._starts, hashes_of(group, ids), side="right") - 1
-        for places, (floats, are_known) in self._cluster.each_key(
-            Worker.look_up_rows, owners, IDS_AT_A_TIME, group, ids
-        ):
-            rows[places] = floats.reshape(len(places), columns)
-            known[places] = are_known.reshape(len(places))
-        return rows, known
+        return self._cluster.rows(
+            Worker.look_up_rows, owners, IDS_AT_A_TIME, self.groups[group].columns, group, ids
+        )
 
     def golden(self) -> bytes | None:
         return self._first.golden()

@@ -23,15 +23,10 @@ Manifest = tuple[Text, Sha256]  # a folder, and the SHA-256 of its manifest
 class ExportWorker(RowService):
     """A worker while an export is written. The methods are called in their order."""
 
-    _selection: Selection | None = None
-    _opened: FileEmbeddings | None = None
-
-    @property
-    def selection(self) -> Selection:
-        """The rows that were selected last."""
-        if self._selection is None:
-            raise Failure("a command of an export came before the rows were selected")
-        return self._selection
+    selection: Selection
+    """the rows that were selected last"""
+    opened: FileEmbeddings
+    """what `open_written` has opened"""
 
     def select(self, request: ExportRequest, chain: Chain) -> None:
         """Select the rows of a checkpoint, or with a chain those that differ from its newest."""
@@ -40,7 +35,7 @@ class ExportWorker(RowService):
         self._hashes = shards_of(node.rank, node.workers).hashes
         self._number = node.rank if node.workers > 1 else None
         since = chain[-1][1] if chain else None
-        self._selection = request.select(since, self._number, self._hashes, counted=False)
+        self.selection = request.select(since, self._number, self._hashes, counted=False)
 
     @command
     def select_rows(
@@ -110,14 +105,7 @@ class ExportWorker(RowService):
     @command
     def open_written(self, folder: Text, content: ExportManifest) -> None:
         """Open the rows with the hashes of this part, as they were written over the chain."""
-        self._opened = opened_part(self._chain, folder, content, self._hashes)
-
-    @property
-    def opened(self) -> FileEmbeddings:
-        """What `open_written` has opened."""
-        if self._opened is None:
-            raise Failure("rows were looked up before they were opened")
-        return self._opened
+        self.opened = opened_part(self._chain, folder, content, self._hashes)
 
     @command
     def look_up_rows(

@@ -17,19 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import (
     JOINING,
     LARGEST,
     Push,
     PushedTable,
+    ReadReply,
+    Reply,
     Sizes,
     new_exchange,
+    new_read,
     no_batch,
+    parse_read_reply,
+    parse_reply,
 )
 from tnctl.cluster.messages.named_arrays import write_floats
-from tnctl.cluster.messages.replies import ReadReply, Reply, new_read, parse_read_reply, parse_reply
-from tnctl.cluster.messages.shapes import first_floats, first_shards, shapes
+from tnctl.cluster.messages.shapes import first_floats, shapes
 from tnctl.cluster.messages.work import COMPUTING, IDLE, WAITING, Laps
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport.kinds import Body, Kind
@@ -91,12 +94,11 @@ class RemoteParameters(Parameters):
         self._model, self._node = model, node
         self._left_out = 0  # how often
         self._reported = self._sums_of_node()  # until the last exchange
-        membership = node.workers, node.servers
-        self._owners = Membership(*membership).owners  # their ranks
+        self._owners = node.membership.owners  # their ranks
         self._shapes = shapes(model, node.workers, moving_statistics(model), node.servers)
         self._nothing = [no_batch(shape) for shape in self._shapes]
-        self._slices = list(itertools.pairwise(first_floats(model, *membership)))
-        self._first_shards = first_shards(*membership)
+        self._slices = list(itertools.pairwise(first_floats(model, node.workers, node.servers)))
+        self._first_shards = node.membership.first_shards
         self._gradient = np.zeros(len(model.dense.flat_weights), np.float32)
         self._clock, self._requests = steps, 0
         self._sets = [self._new_workspaces() for _ in range(ahead + 1)]

@@ -24,20 +24,20 @@ from tnctl.checkpoint.owners import (
     WrittenPart,
     group_parts,
 )
-from tnctl.cluster.joining.digests import NO_DIGEST
+from tnctl.cluster.joining.members import NO_DIGEST
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.node import Node
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Name, Share, Text, Uint32
-from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.errors import Failure, UserError
 from tnctl.evaluation.importance import NormSum, norm_sums
 from tnctl.manifest import DamagedError
 from tnctl.model.parameter_tables import ParameterTables
 from tnctl.schema import Conf
 from tnctl.system import RESUME_WITH_MORE, OutOfMemory, is_out_of_memory
-from tnctl.tables import PullWorkspace, RankKeys, SparseTable
+from tnctl.tables import PullWorkspace, RankKeys
 from tnctl.training import row_life, row_vectors
 from tnctl.training.row_life import MemoryWatch, table_words
 
@@ -211,7 +211,7 @@ class RowService(ABC):
     @command
     def find_keys(self, table: Count, groups: Groups, ids: Ids) -> NDArray[np.bool_]:
         """Which of n keys of a table, by its number, have a row: bool [n]."""
-        return self._table(table).contains(groups, ids)
+        return self.model.tables[table].contains(groups, ids)
 
     @command
     def read_rows(
@@ -221,18 +221,13 @@ class RowService(ABC):
 
         float32 [n, floats read], zeros where there is none, and bool [n].
         """
-        stored = self._table(table)
+        stored = self.model.tables[table]
         rows = np.zeros((len(ids), stored.read_floats), np.float32)
         if len(ids):
             workspace = PullWorkspace(stored)
             workspace.find([RankKeys(ids, groups)], insert=False)
             workspace.read(0, rows)
         return rows, stored.contains(groups, ids)
-
-    def _table(self, number: int) -> SparseTable:
-        tables = self.model.tables
-        refuse_if(number >= len(tables), f"table {number} was requested of {len(tables)}", Failure)
-        return tables[number]
 
     @command
     def sum_norms(self) -> dict[str, NormSum]:

@@ -15,7 +15,7 @@ from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.rows import fill_tables
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.shapes import first_floats
-from tnctl.cluster.owners.owning import new_owner, take_shards
+from tnctl.cluster.owners.owned import new_owner, take_shards
 from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.data.statistics_document import Statistics
 from tnctl.documents import Count, Sha256, Text, Uint32
@@ -24,8 +24,6 @@ from tnctl.model.layout import plan
 from tnctl.model.parameter_tables import ParameterTables, dense_table, empty_tables, pool_of
 from tnctl.training.row_life import SECONDS_BETWEEN_CHECKS, MemoryWatch
 from tnctl.training.warm.warm_start import start_again
-
-MOST_DENSE_FLOATS = 1 << 34  # more than 64 owners can exchange
 
 
 class RowServer(RowService):
@@ -56,8 +54,6 @@ class RowServer(RowService):
     def make_dense(self, sizes: tuple[Count, ...], step: Count) -> None:
         """Make dense variables of so many floats; the optimizer has done `step` steps."""
         model = self.model
-        if sum(sizes) > MOST_DENSE_FLOATS:
-            raise Failure(f"worker 0 has {sum(sizes):,} dense weights")
         model.dense = dense_table(self.conf, sizes, model.pool)
         model.dense.step = step
         number = self.node.membership.owners.index(self.node.rank)

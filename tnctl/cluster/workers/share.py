@@ -19,7 +19,7 @@ from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.work import COMPUTING, READING
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.arrivals import MOST_OPEN, Arrivals
-from tnctl.cluster.owners.owning import new_owner
+from tnctl.cluster.owners.owned import new_owner
 from tnctl.cluster.workers.remote import LeftOut, Paused, RemoteParameters
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batches import Batch

@@ -15,7 +15,7 @@ from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
 from tnctl.cluster.messages.shapes import check_dense, first_floats
 from tnctl.cluster.node import Node
-from tnctl.cluster.owners.owning import take_shards
+from tnctl.cluster.owners.owned import take_shards
 from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.cluster.workers.row_service import Built
 from tnctl.cluster.workers.share import NextOf, Share
@@ -230,12 +230,8 @@ class Worker(ExportWorker):
     @command
     def read_scores(self, name: Name, first: Count, rows: Count) -> NDArray[Any]:
         """Some rows of an array of the examples scored last; the last ones drop it."""
-        array = self._scores.get(name, np.empty(0))
-        if first + rows > len(array):
-            raise Failure(
-                f"{rows:,} {name} from {first:,} on were requested, there are {len(array):,}"
-            )
-        if first + rows == len(array):
+        array = self._scores[name]
+        if first + rows >= len(array):
             del self._scores[name]
         return array[first : first + rows]
 
@@ -251,6 +247,5 @@ class Worker(ExportWorker):
     @command
     def read_predictions(self, block: Count) -> NDArray[np.uint8]:
         """A block of the units predicted last (prediction_blocks.py), by its number."""
-        if self._predictions is None:
-            raise Failure("predictions were requested before there are any")
+        assert self._predictions is not None
         return self._predictions.read(block)
