@@ -27,7 +27,7 @@ from tnctl.cli.completion import SCRIPTS, words
         ("tnctl train optimizer.dense.name=adamw", ["optimizer.dense.name=adamw"]),
         ("tnctl train data.shuf", ["data.shuffle="]),
         ("tnctl train data.shuffle=t", ["data.shuffle=true"]),
-        ("tnctl train data=crit", ["data=criteo"]),
+        ("tnctl train data=crit", ["data=criteo", "data=criteo_x1", "data=criteo_x4"]),
         ("tnctl train -m recipe=lr,deepf", ["recipe=lr,deepfm"]),
         ("tnctl train recipe=lr,deepf", []),
         ("tnctl train clu", ["cluster.", "cluster="]),

@@ -22,7 +22,7 @@ from tnctl.data.windows import training_batches
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.model.building import build
 from tnctl.model.parameters import Buffers, Gradients, Parameters
-from tnctl.saved_conf import conf_of, conf_to_json
+from tnctl.saved_conf import conf_of
 from tnctl.tables.columns import hash_bytes
 
 ROWS, BATCH = 300, 100
@@ -343,9 +343,3 @@ def test_labels_that_no_visit_could_train(folder, cli, case):
     done = cli(*TRAIN, *overrides, cwd=folder)
     assert done.code == 2 and words in done.last, done.err
     assert not (folder / "run/checkpoints").exists()
-
-
-def test_without_the_key_a_conf_is_as_before(tmp_path, monkeypatch):
-    folder = with_days(tmp_path / "conf", ())
-    labels = conf_to_json(conf_in(folder, monkeypatch))["data"]["labels"]
-    assert labels["buy"]["mature_days"] == 2 and "mature_days" not in labels["click"]

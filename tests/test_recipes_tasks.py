@@ -396,7 +396,7 @@ def test_a_served_graph_does_not_ask_where_an_example_was_shown(cli, ran, tmp_pa
         ({"name": "din", **RECIPES["din"], "time_weight": "ages"}, r"\[\[4, 1\], \[4, 1\]\]\. Rec"),
         ({"name": "din", **RECIPES["din"], "time_weight": ["past", "ages"]}, r"\[4, 4\]"),
         ({"name": "pepnet", "domain": [], "prior": ["a"]}, "domain and prior have at least 1"),
-        ({"name": "pepnet", "domain": ["a"], "prior": ["z"]}, "no numeric input .* 'z'"),
+        ({"name": "pepnet", "domain": ["a"], "prior": ["z"]}, "no pooled slot or number 'z'"),
         ({"name": "ple", "layers": 0}, r"recipe ple refused {'layers': 0}: it has at least 1"),
     ],
 )

@@ -160,8 +160,8 @@ def test_a_run_without_validation_has_none_in_the_table(capsys):
     metrics = {"auc": 0.75, "logloss": 0.5}
     show([("run=1", report_of(metrics)), ("run=2", report_of(metrics, metrics))], "auc")
     first, second = capsys.readouterr().err.splitlines()[-2:]
-    assert first.split() == ["run=2", "0.75000", "0.50000", "0.75000", "0.50000", "0.0"]
-    assert second.split() == ["run=1", "-", "-", "0.75000", "0.50000", "0.0"]
+    assert first.split() == ["run=2", "0.75000", "0.50000", "0.75000", "0.50000", "0", "-", "0.0"]
+    assert second.split() == ["run=1", "-", "-", "0.75000", "0.50000", "0", "-", "0.0"]
 
 
 MISTAKES = [

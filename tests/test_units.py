@@ -469,7 +469,7 @@ def test_a_split_is_scored_by_units(tmp_path, monkeypatch, name):
         def __call__(self, batch):
             return batch.numeric[:, :1] * 2
 
-    inference = Inference(model=SimpleNamespace(trained_heads=["y"], heads=["y"]))
+    inference = Inference(model=SimpleNamespace(conf=conf, trained_heads=["y"], heads=["y"]))
     alone = split_scoring.score(inference, conf, "train")
     for workers in (2, 3):
         cut = Source(conf, "train").units(workers)

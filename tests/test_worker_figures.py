@@ -250,7 +250,7 @@ def test_workers_without_data_are_named_in_the_first_pass(tmp_path, capsys):
     workers = SimpleNamespace(_node=SimpleNamespace(workers=2), _warning="", _deal=lambda _: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            ClusterWorkers.batches(workers, conf, Position(), Skipped("train", 0)).__enter__()
+            ClusterWorkers.batches(workers, conf, Position(), Skipped("train", 0), []).__enter__()
     assert capsys.readouterr().err.count("Workers without data: 1") == 1
 
 

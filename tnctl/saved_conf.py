@@ -33,10 +33,6 @@ def conf_to_json(conf: Conf) -> dict[str, Any]:
     """
     values = dataclasses.asdict(conf)
     del values["cluster"]
-    data = values["data"]
-    for label in (data["label"], *data["labels"].values()):
-        if not label["mature_days"]:  # as before there was this key
-            del label["mature_days"]
     return masked_conf(values)
 
 
