@@ -93,7 +93,7 @@ def verify(
     loaded = open_graph(graph)
     require_origin(checkpoint, graph, loaded.description)
     if embeddings is None:
-        return verify_artefacts(graph, None, prefix)
+        return of_golden_rows(graph, loaded, None, prefix)
     with closing(open_embeddings(embeddings, prefix)) as opened:
         require_origin(checkpoint, embeddings, opened.manifest)
         findings = Examples(checkpoint, conf, readers(checkpoint, conf)).compare(loaded, opened)
@@ -119,7 +119,13 @@ def verify_artefacts(
     Failure when there are no golden rows to compare with, and for what cannot be read. `prefix` as
     in `verify`.
     """
-    loaded = open_graph(graph)
+    return of_golden_rows(graph, open_graph(graph), embeddings, prefix)
+
+
+def of_golden_rows(
+    graph: str, loaded: LoadedGraph, embeddings: str | None, prefix: str
+) -> list[CheckedFigure]:
+    """What `verify_artefacts` finds, of a graph that is loaded."""
     findings = of_graph(graph, loaded)
     if embeddings is not None:
         with closing(open_embeddings(embeddings, prefix)) as opened:
