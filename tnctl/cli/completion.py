@@ -72,21 +72,19 @@ def words(line: str) -> list[str]:
         return _beginning(word, [*COMMANDS, "--help", "--version"])
     if command not in COMMANDS or command == "completion":
         return _beginning(word, SCRIPTS if command == "completion" else ())
-    options = list(OPTIONS)
-    takes, parts = COMMANDS[command].takes, COMMANDS[command].parts
-    if parts:
+    entry = COMMANDS[command]
+    if parts := entry.parts:
         if given[0] not in parts:
             return [] if given[0] else _beginning(word, [*parts, "--help"])
-        takes = parts[given[0]].takes
-    if parts or command in ("runs", "recipes"):
-        options = ["--json", "--help"]
+        entry = parts[given[0]]
+    options = ["--json", "--help"] if "[--json]" in entry.usage else list(OPTIONS)
     if given[-2:-1] in (["--cfg"], ["-c"]):
         return _beginning(word, ["job"])
     if word.startswith("-"):
         return _beginning(word, options)
     if not equals:
         named = {argument.partition("=")[0]: argument.partition("=")[2] for argument in given}
-        free = [f"{argument}=" for argument in takes if argument not in named]
+        free = [f"{argument}=" for argument in entry.takes if argument not in named]
         return _beginning(word, free) + _keys_beginning(word, command, named.get("recipe"))
     *listed, last = value.split(",") if "-m" in given or "--multirun" in given else [value]
     start = f"{key}={''.join(f'{part},' for part in listed)}"
