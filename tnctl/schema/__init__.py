@@ -6,7 +6,7 @@ makes a Conf.
 """
 
 from tnctl.schema.cluster_section import Cluster, Tls
-from tnctl.schema.conf import RESERVED_NAMES, Conf
+from tnctl.schema.conf import Conf, can_name_input
 from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label, Split
 from tnctl.schema.declarations import Declaration
 from tnctl.schema.id_kinds import ID_KINDS, IdKind
@@ -56,12 +56,12 @@ from tnctl.schema.values import (
 )
 
 __all__ = [
-    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RESERVED_NAMES",
-    "RULES", "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
+    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RULES",
+    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
     "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
     "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
-    "Time", "Tls", "Train", "Warm", "all_keys", "branches", "check_saved", "check_types",
-    "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like",
+    "Time", "Tls", "Train", "Warm", "all_keys", "branches", "can_name_input", "check_saved",
+    "check_types", "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like",
     "meant_key", "no_key", "section_of", "time_columns",
 ]  # fmt: skip

@@ -31,6 +31,12 @@ SHARED_BY_A_GROUP = (
 )  # fmt: skip
 
 
+def can_name_input(name: str) -> bool:
+    """Whether a name can be that of a slot or number, which are arguments of the graph."""
+    taken = name in RESERVED_NAMES or keyword.iskeyword(name) or name[:1] == "_"
+    return SLOT_NAME.fullmatch(name) is not None and not taken
+
+
 @dataclass
 class Conf(Section):
     """A run, from files to a trained model."""
@@ -122,9 +128,8 @@ class Conf(Section):
         )
         for section, names in (("slots", self.slots), ("numeric", self.numeric)):
             for name in names:
-                taken = name in RESERVED_NAMES or keyword.iskeyword(name) or name[:1] == "_"
                 refuse_if(
-                    not SLOT_NAME.fullmatch(name) or taken,
+                    not can_name_input(name),
                     f"{section}.{name} is not a name a graph can use. Take letters, digits "
                     "and _, a letter first, no keyword of Python and not "
                     f"{', '.join(sorted(RESERVED_NAMES))}; `column` may be anything",

@@ -5,7 +5,6 @@ are hashed by their bytes, which TensorFlow decodes as words of 8.
 """
 
 import dataclasses
-import keyword
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 
 from tnctl.data.times import SECOND, since
 from tnctl.documents import is_name
-from tnctl.schema import ID_KINDS, RESERVED_NAMES, UNITS
+from tnctl.schema import ID_KINDS, UNITS, can_name_input
 from tnctl.serving.graph.graph_document import (
     GraphManifest,
     NumericInput,
@@ -57,8 +56,7 @@ def refusal(description: GraphManifest) -> str | None:
     """Why the graph cannot take raw values; None: it can."""
     time_of = conf_of(description)[0].data.time_of
     for name, slot in value_slots(description).items():
-        taken = keyword.iskeyword(name) or name[:1] == "_" or name in RESERVED_NAMES
-        if not is_name(name) or taken:
+        if not (is_name(name) and can_name_input(name)):
             return f"column '{name}' of a cross is no name of an input"
         if slot.cross is not None:
             return f"slot {name} is a cross that is part of another"
@@ -87,7 +85,7 @@ class Values:
         self._slots, self._data = value_slots(description), conf_of(description)[0].data
 
     def cell(self, name: str) -> Cell:
-        """The ids of a slot, int64 [B, N]; of a cross every combination of those of its parts."""
+        """The ids of a slot, int64 [B, N]; of a cross, of every combination of its parts."""
         slot = self._description.slots[name]
         if slot.cross is None:
             return self._cell(name, slot)
