@@ -8,8 +8,16 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from clicks import clicks
-from test_split_graph import CONF, RECIPE, ROWS, STRANGER, described, document, golden_of, near
+from test_split_graph import (
+    CONF,
+    ROWS,
+    STRANGER,
+    described,
+    document,
+    golden_of,
+    near,
+    train_every_input,
+)
 
 from tnctl.data.slot_encoder import Cells
 from tnctl.serving import golden_checks, graph_inputs
@@ -32,13 +40,10 @@ LARGEST = 2**64 - 1
 def trained_clicks(ran, tmp_path_factory):
     """A folder with the run of a model of every kind of input, and of pooling."""
     folder = tmp_path_factory.mktemp("inside")
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
-    (folder / "mine.py").write_text(RECIPE)
     conf = CONF.replace("pooling: mean", "pooling: sqrtn").replace(
         "oov: 2,", "oov: 2, pooling: mean,"
     )
-    (folder / "conf.yaml").write_text(conf)
-    ran("train", "conf=conf.yaml", "output=run", cwd=folder)
+    train_every_input(ran, folder, conf)
     return folder
 
 

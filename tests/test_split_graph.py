@@ -75,14 +75,19 @@ train: {batch_size: 64}
 ROWS = 200
 
 
+def train_every_input(ran, folder, conf=CONF):
+    """Train a model of every kind of input in a folder, its run."""
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
+    (folder / "mine.py").write_text(RECIPE)
+    (folder / "conf.yaml").write_text(conf)
+    ran("train", "conf=conf.yaml", "output=run", cwd=folder)
+
+
 @pytest.fixture(scope="module")
 def everything(ran, tmp_path_factory):
     """A folder with the run of a model of every kind of input."""
     folder = tmp_path_factory.mktemp("everything")
-    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in clicks(ROWS)))
-    (folder / "mine.py").write_text(RECIPE)
-    (folder / "conf.yaml").write_text(CONF)
-    ran("train", "conf=conf.yaml", "output=run", cwd=folder)
+    train_every_input(ran, folder)
     return folder
 
 
@@ -146,8 +151,9 @@ given = np.load(inputs)
 result = {}
 for name, function in model.signatures.items():
     wanted = {spec.name for spec in function.structured_input_signature[1].values()}
-    own = {key: f"{name}/{key}" if f"{name}/{key}" in given else key for key in wanted}
-    for key, tensor in function(**{key: tf.constant(given[at]) for key, at in own.items()}).items():
+    places = {key: f"{name}/{key}" if f"{name}/{key}" in given else key for key in wanted}
+    tensors = {key: tf.constant(given[place]) for key, place in places.items()}
+    for key, tensor in function(**tensors).items():
         result[f"{name}/{key}"] = tensor.numpy()
 np.savez(outputs, **result)
 print(json.dumps({"foreign": foreign, "ops": sorted(ops)}))

@@ -405,7 +405,7 @@ def test_a_tower_reads_its_own_vectors_alone(run, ran):
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_workers_begin_with_the_vectors(workspace, monkeypatch, servers):
-    """Each owner has those of its shards, and together they are those of one process."""
+    """Each owner has the rows of its shards, and together they equal one process."""
     with_vectors(workspace)
     split_training_data(workspace)
     conf = composed(workspace, monkeypatch, "data.train=part-*.csv")
@@ -429,8 +429,8 @@ def test_one_worker_is_one_process(run, monkeypatch):
 
 
 def test_a_warm_start_takes_trained_rows_and_new_vectors(run, ran):
-    """Frozen ones are those of the file; trained ones go on, and ids without a row get theirs."""
-    before, matrix = saved_rows(run, "interest"), dense_of(run, "run")
+    """Frozen vectors come from the file; trained ones go on, and ids without a row get theirs."""
+    trained, matrix = saved_rows(run, "interest"), dense_of(run, "run")
     items = sorted({*column(run, "item_id")} - {""})
     write(run / "clicks/items.parquet", items, np.full((len(items), WIDTH), 2.0))
     lines = (run / "clicks/interests.txt").read_text().splitlines()
@@ -442,13 +442,13 @@ def test_a_warm_start_takes_trained_rows_and_new_vectors(run, ran):
     assert not differing(saved_rows(run, "item", "warm"), vectors_of(run, "items.parquet"))
     after = saved_rows(run, "interest", "warm")
     assert after.pop(id_of("later")).tolist() == [3.0] * 5
-    assert not differing(after, before) and after.keys() == before.keys()
+    assert not differing(after, trained) and after.keys() == trained.keys()
     for name, array in matrix.items():
         np.testing.assert_array_equal(dense_of(run, "warm")[name], array)
     report = json.loads((run / "warm/report.json").read_text())["warm"]
     assert not report["dense"]["new"] and not report["dense"]["dropped"]
     outcomes = {entry["input"]: entry["rows"] for entry in report["inputs"]}
-    assert outcomes["interest"] == len(before) and outcomes["item"] is None
+    assert outcomes["interest"] == len(trained) and outcomes["item"] is None
 
 
 def dense_of(folder, output):
