@@ -1,8 +1,8 @@
 """Generated clicks with a known truth: a set for each kind of interaction of a recipe.
 
 A set is a function of a random stream that draws the weights of its truth, and returns a function
-of (stream, n) that draws n rows. Ids are numbers, different in each slot; those of a history are
-the candidate's. Every truth is the logit of a click, by label.
+of (stream, n) that draws n rows. Ids are numbers, different in each slot; a history has
+the ids of candidates. Every truth is the logit of a click, by label.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def numbers(truth: Stream) -> Draw:
 
 
 def triples(truth: Stream) -> Draw:
-    """Products of three fields, beside those of two."""
+    """Products of three fields, beside products of two."""
     draw, vectors = ids_and_vectors(truth)
     of_pairs, first = weighted_pairs(truth), truth.normal(size=FIELDS * WIDTH)
     chosen = truth.permutation(list(combinations(range(FIELDS), 3)))[:8].T

@@ -6,7 +6,7 @@
 `auc`: each recipe is trained on a generated set (benchmarks/recipe_sets.py), and so are its network
 by hand (benchmarks/recipe_networks.py, in plain Keras layers) and tnctl's DeepFM. All have the same
 batches in the same order, optimizers, learning rates, and distributions of first weights. An AUC is
-of the test rows (of several labels the mean), and the best possible is that of the true logits.
+of the test rows (of several labels the mean), and the best possible is the AUC of the true logits.
 DeepFM is trained for each label alone.
 
 `step`: a training step with the recipe's default settings: tnctl's TrainingStep, and the network by

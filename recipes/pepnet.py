@@ -8,8 +8,8 @@ Chang et al., PEPNet: Parameter and Embedding Personalized Network for Infusing 
 Prior Information, KDD 2023 (https://arxiv.org/abs/2302.01115). sg passes no gradient, * is per
 element. F_d are the inputs `domain`, such as a tab and what its users click there; O_prior the
 inputs `prior`, such as ids of a user, an item and its author. E are all pooled embeddings and the
-numbers, those of domain and prior among them. Each label has a tower, each layer of it a gate.
-Where the paper leaves widths, they are those of FuxiCTR's PPNet, which scales O_ep by a gate, too.
+numbers, domain and prior included. Each label has a tower, each layer of it a gate.
+Widths that the paper leaves open are as in FuxiCTR's PPNet, which scales O_ep by a gate, too.
 """
 
 from collections.abc import Sequence

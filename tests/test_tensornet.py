@@ -204,7 +204,7 @@ def stored_days(folder):
 
 
 def test_rows_in_one_of_two_tables(cli, folder, monkeypatch):
-    """Their other weights are those of a new row; shows that differ are the embedding's.
+    """Their other weights equal a new row's; shows that differ are the embedding's.
 
     The tables are cut into two parts, and a file of each, as large ones are.
     """

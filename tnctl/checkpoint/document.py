@@ -370,7 +370,7 @@ class Golden:
 class Epoch:
     """The figures of a pass over the data; `epoch` counts from 1.
 
-    `labels` are those that it trained, where these are not all.
+    `labels` are the trained ones, where these are not all.
     """
 
     epoch: Count

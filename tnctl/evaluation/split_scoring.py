@@ -91,7 +91,7 @@ def labelled_heads(
 ) -> list[tuple[str, int, int]]:
     """Name, index among the heads, and index among the labels of every head that has a label.
 
-    In the order of the heads: the main one is the first. With `labels` those of these labels.
+    In the order of the heads: the main one is the first. With `labels` only heads of these.
     """
     trained = enumerate(zip(model.conf.data.all_labels, model.trained_heads, strict=True))
     heads = [

@@ -206,7 +206,7 @@ class Inputs:
 
 
 def matrices_of(layout: Layout) -> dict[str, VectorProjection]:
-    """The matrix of each slot with vectors; those of a share group have one."""
+    """The matrix of each slot with vectors; slots of a share group have the same matrix."""
     matrices: dict[str, VectorProjection] = {}
     for table, seen in zip(layout.tables, (layout.projected or layout).tables, strict=True):
         if table.kind.vectors:

@@ -257,7 +257,7 @@ def _folder_columns(form: FileForm, named: NamedFiles) -> list[str]:
 def _of_vectors(
     named: NamedFiles, inputs: Sequence[ProposedInput], doubts: list[str]
 ) -> list[ProposedInput]:
-    """A slot beside that of a column for each file of vectors; `doubts` get why one has none."""
+    """For each file of vectors a slot beside the column's own; `doubts` get why there is none."""
     slots = {entry.column: entry.settings for entry in inputs if entry.section == "slots"}
     made = []
     for name, column in named.vectors.items():

@@ -28,7 +28,7 @@ MANY = 100_000  # examples after which labels of one class are probably a mistak
 
 @dataclass(frozen=True)
 class Visit:
-    """What passes over data train: some labels, or all; `rows` are those of the data, if known.
+    """What passes over data train: some labels, or all; `rows` counts the data, if known.
 
     With `again` the data was trained before, on other labels: nothing of it counts, and no id gets
     a row.

@@ -194,7 +194,7 @@ def total_loss(
     """The scalar loss of a batch: labels and logits [B, n], one weight for each of the n labels.
 
     The mean over the batch of each example's loss times its weight (`examples` [B], or None),
-    added over the labels but those of weight None, whose values do not matter.
+    added over the labels. Labels of weight None are left out, whatever their values.
     """
     parts = []
     for column, weight in enumerate(weights):

@@ -263,7 +263,7 @@ class LinearSum:
 class InsideRows:
     """The rows that a graph has: how many of each group, in which precision.
 
-    `bytes` is their size in memory, `dictionary_bytes` that of the same rows as dictionaries.
+    `bytes` is their size in memory, `dictionary_bytes` their size as dictionaries.
     """
 
     precision: Precision

@@ -271,7 +271,7 @@ def add_rows(
 ) -> tuple[GraphManifest, GoldenFile | None]:
     """Write the SavedModel in `folder` with all rows of its checkpoint into `to`.
 
-    Returns serving.json as it is then, its `golden` that of the rows, and these golden rows. Raises
+    Returns serving.json as it is then, with `golden` of the rows, and their golden rows. Raises
     Failure when there is no memory for the rows, UserError where two inputs would have one name.
     """
     names = groups_read(description)
