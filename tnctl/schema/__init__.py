@@ -62,6 +62,6 @@ __all__ = [
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
     "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
     "Time", "Tls", "Train", "Warm", "all_keys", "branches", "can_name_input", "check_saved",
-    "check_types", "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole", "keys_like",
-    "meant_key", "no_key", "section_of", "time_columns",
+    "check_types", "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole",
+    "keys_like", "meant_key", "no_key", "section_of", "time_columns",
 ]  # fmt: skip
