@@ -71,8 +71,6 @@ class Placement:
 
         Says when that takes long. Raises NoRoom when it takes longer than `patience`.
         """
-        import ray
-
         begin = time.monotonic()
         next_note, limit = begin + NOTE_SECONDS, begin + self._patience
         while missing := self._missing(max(min(next_note, limit) - time.monotonic(), 0.0)):
@@ -83,9 +81,7 @@ class Placement:
                 shown_by = "" if self._is_own else f": {SHOWN_BY}"
                 say(f"waiting for Ray, which {self._not_placed(missing)}{shown_by}")
                 next_note = now + NEXT_NOTE_SECONDS
-        answers, self._answers = self._answers, []
-        places: list[Place] = ray.get(answers)
-        return places
+        return self._found()
 
     def _missing(self, seconds: float) -> list[int]:
         """The ranks that are not placed, once all are or after some seconds."""
@@ -96,6 +92,14 @@ class Placement:
             self._answers = [call.remote() for call in calls]
         there, _ = ray.wait(self._answers, num_returns=len(self._answers), timeout=seconds)
         return [rank for rank, answer in enumerate(self._answers) if answer not in there]
+
+    def _found(self) -> list[Place]:
+        """Where the actors are, when none is missing."""
+        import ray
+
+        answers, self._answers = self._answers, []
+        places: list[Place] = ray.get(answers)
+        return places
 
     def _room(self) -> int:
         """For how many workers there is room beside servers; all actors are given back before.
