@@ -10,7 +10,7 @@ from functools import partial
 from cluster_channels import OK, REFUSED, TIMEOUT, Channel, Violation
 
 from tnctl.cluster.joining import members
-from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.joining.members import Hello, Roster, StartedAgain
 from tnctl.cluster.node import Node
 from tnctl.cluster.transport.kinds import MessageError
@@ -36,7 +36,7 @@ class Process:
         self.world, self.rank, self.workers = world, rank, world.data.workers
         self.membership = world.data.membership
         self.owners = self.membership.owners  # their ranks
-        self.peers = others(rank, self.membership.size)
+        self.peers = frozenset(range(self.membership.size)) - {rank}
         self.is_stopped, self.stops, self.must_end = False, 0, False
         self.exit_code = None
         self.held = []  # what happened while it was stopped

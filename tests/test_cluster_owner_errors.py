@@ -31,7 +31,7 @@ def owning(tmp_path):
     model = worker.built(conf_without_data(tmp_path), Statistics(), 0, Membership(2))
     shape = shapes(model, 2, [])[0]
     nodes = cluster_in_one_process.cluster(2)
-    nodes[0].serve_owner(Barrier(shape, 2, OwnedPart(model, 0, 2, 0, [])))
+    nodes[0].serve_owner(Barrier(shape, 2, OwnedPart(model, Membership(2), 0, 0, [])))
     return nodes, model, shape
 
 

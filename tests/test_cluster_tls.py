@@ -115,9 +115,9 @@ def test_calls_pass_encrypted_connections(make, given):
 def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason):
     accepts, dials = make(0, **accepting), make(1, **dialing)
     dials.connect(0, accepts.address)
-    cluster_commands.until(lambda: dials.endpoint.failure(0), SECONDS)
-    assert reason in dials.endpoint.failure(0)
-    assert dials.endpoint.mistakes(SECONDS) == {0: dials.endpoint.failure(0)}
+    cluster_commands.until(lambda: dials.endpoint.attempts.reason(0), SECONDS)
+    assert reason in dials.endpoint.attempts.reason(0)
+    assert dials.endpoint.attempts.mistakes(SECONDS) == {0: dials.endpoint.attempts.reason(0)}
     assert not accepts.events and not dials.events
 
 

@@ -312,8 +312,8 @@ def test_strangers_are_refused_and_counted(make):
 
 
 def until_failed(worker, peer):
-    until(lambda: worker.endpoint.failure(peer) is not None)
-    return worker.endpoint.failure(peer)
+    until(lambda: worker.endpoint.attempts.reason(peer) is not None)
+    return worker.endpoint.attempts.reason(peer)
 
 
 def test_a_worker_with_another_token_is_not_connected(make):
@@ -322,8 +322,8 @@ def test_a_worker_with_another_token_is_not_connected(make):
     accepts.until_event("stranger")
     assert until_failed(dials, 0).startswith("it refuses the token of this worker")
     # It may be a process of an earlier run, which ends.
-    assert dials.endpoint.mistakes(SECONDS) == {}
-    assert dials.endpoint.mistakes(0.0) == {0: dials.endpoint.failure(0)}
+    assert dials.endpoint.attempts.mistakes(SECONDS) == {}
+    assert dials.endpoint.attempts.mistakes(0.0) == {0: dials.endpoint.attempts.reason(0)}
     assert not dials.events
 
 
@@ -360,7 +360,7 @@ def test_what_closes_all_connections_may_yet_begin(make):
         threading.Thread(target=close_all, args=[server], daemon=True).start()
         assert not attempts.speaks_tls(address)
         dials.connect(0, address)
-        assert until_failed(dials, 0) and dials.endpoint.mistakes(0.0) == {}
+        assert until_failed(dials, 0) and dials.endpoint.attempts.mistakes(0.0) == {}
         server.shutdown(socket.SHUT_RDWR)
     assert not attempts.speaks_tls(address)  # nobody listens
     assert not attempts.speaks_tls(make(0).address)

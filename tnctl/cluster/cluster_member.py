@@ -15,7 +15,7 @@ from tnctl import __version__
 from tnctl.cluster.joining import addresses
 from tnctl.cluster.joining.addresses import HostPort
 from tnctl.cluster.joining.assignment import LOST, Assignment
-from tnctl.cluster.joining.liveness import GenerationOver, Liveness, others
+from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.joining.members import (
     Hello,
     NotWelcome,
@@ -66,7 +66,7 @@ class Member:
         self._patience = Patience(conf.cluster.patience)
         self._command = assignment.task["command"]
         self.process = secrets.token_hex(8)
-        self._others = others(self.rank, self.membership.size)
+        self._others = frozenset(range(self.membership.size)) - {self.rank}
         self._lock = threading.Lock()
         self._node: Node | None = None
         self._liveness: Liveness | None = None
@@ -184,7 +184,7 @@ class Member:
             while not self._change.wait_for(condition, SECONDS_BETWEEN_LOOKS):
                 # Whoever is refused ends, and those that refuse it go on.
                 seconds = min(SECONDS_REFUSED, self._patience.seconds / 2)
-                for peer, reason in self._endpoint.mistakes(seconds).items():
+                for peer, reason in self._endpoint.attempts.mistakes(seconds).items():
                     raise UserError(
                         f"{self._name(self.rank)} does not connect to {self._name(peer)}: {reason}"
                     )
@@ -200,7 +200,7 @@ class Member:
         names = [
             self._name(peer)
             + (f" at {self._addresses[peer]}" if peer in self._addresses else "")
-            + (f" ({why})" if (why := self._endpoint.failure(peer)) else "")
+            + (f" ({why})" if (why := self._endpoint.attempts.reason(peer)) else "")
             for peer in missing
         ]
         kind = "workers and servers" if self.membership.servers else "workers"

@@ -112,8 +112,3 @@ class Liveness:
 
     def _end(self, reason: str) -> None:
         self._reason = self._reason or reason
-
-
-def others(rank: int, members: int) -> frozenset[int]:
-    """The ranks of all processes of a cluster but one."""
-    return frozenset(range(members)) - {rank}

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import Shape, TableShape
 from tnctl.cluster.transport.kinds import BODY_LIMITS, Kind
 from tnctl.errors import Failure
@@ -31,6 +32,13 @@ def first_floats(model: ParameterTables, workers: int, servers: int = 0) -> list
     total = int(places[-1])
     slices = min(max(total // LEAST_SLICE, 1), servers)
     return [0, *slice_starts(places, slices), *[total] * (servers - slices)]
+
+
+def slice_of(model: ParameterTables, membership: Membership, rank: int) -> tuple[int, int]:
+    """The first dense float of an owner, and the first one after its slice."""
+    number = membership.owners.index(rank)
+    first, last = first_floats(model, membership.workers, membership.servers)[number : number + 2]
+    return first, last
 
 
 def slice_starts(places: NDArray[np.int64], slices: int) -> list[int]:

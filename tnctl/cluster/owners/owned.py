@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.exchange import Keys, Owned, Push, Read, ReadReply, Reply
 from tnctl.cluster.messages.named_arrays import Floats, write_floats
-from tnctl.cluster.messages.shapes import first_floats, shapes
+from tnctl.cluster.messages.shapes import shapes, slice_of
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.arrivals import Arrivals
 from tnctl.cluster.owners.barrier import Barrier
@@ -40,18 +40,16 @@ class OwnedPart:
     def __init__(
         self,
         model: ParameterTables,
+        membership: Membership,
         rank: int,
-        workers: int,
         steps: int,
         moving: MovingStatistics,
-        servers: int = 0,
     ) -> None:
         """`steps` were trained before. `moving` are all moving statistics."""
         self.steps = steps
         self.sums: PassSums | None = None
         self._model = model
-        number = Membership(workers, servers).owners.index(rank)
-        self._first, self._last = first_floats(model, workers, servers)[number : number + 2]
+        self._first, self._last = slice_of(model, membership, rank)
         self._updates = TableUpdates(model)
         self._moving = moving
         self._sizes = [len(array) for array, _ in moving]
@@ -187,16 +185,15 @@ class ArrivingPart(OwnedPart):
     def __init__(
         self,
         model: ParameterTables,
+        membership: Membership,
         rank: int,
-        workers: int,
         steps: int,
         moving: MovingStatistics,
-        servers: int = 0,
     ) -> None:
         """`steps` were trained before. `moving` are all moving statistics."""
-        super().__init__(model, rank, workers, steps, moving, servers)
+        super().__init__(model, membership, rank, steps, moving)
         self.figures: SimpleQueue[tuple[float, Floats, Floats]] = SimpleQueue()
-        self._workers = workers
+        self._workers = membership.workers
         self._pushed = 0  # of the step that is under way
         self._dense = self._slice_of(model.dense)
         self._updates = TableUpdates(model, self._dense)
@@ -314,7 +311,7 @@ def new_owner(
     """
     owners, workers = node.membership.owners, node.workers
     shape = shapes(model, workers, moving, node.servers)[owners.index(node.rank)]
-    part = (model, node.rank, workers, steps, moving, node.servers)
+    part = model, node.membership, node.rank, steps, moving
     cluster = conf.cluster
     if cluster.mode == "async":
         arriving = ArrivingPart(*part)

@@ -128,7 +128,7 @@ class Endpoint:
         when the address cannot be listened on.
         """
         self.rank, self._ranks, self._token, self._process = rank, ranks, token, process
-        self._attempts = Attempts()
+        self.attempts = Attempts()
         self._channels: dict[int, Any] = {}
         self._methods: dict[int, dict[str, Any]] = {}
         self._closed = threading.Event()
@@ -198,10 +198,10 @@ class Endpoint:
                 break
             except (grpc.RpcError, CallRefused, ValueError) as error:  # the last: it is closed
                 channel.close()
-                self._attempts.failed(peer, self._reason(address, error))
+                self.attempts.failed(peer, self._reason(address, error))
                 self._closed.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        self._attempts.succeeded(peer)
+        self.attempts.succeeded(peer)
         self._methods[peer] = methods
         then(reply.decode("ascii", "replace"))
 
@@ -293,17 +293,6 @@ class Endpoint:
                 self._make_later(look, *given, answered)
 
         self._make(stay, *given, ended)
-
-    def failure(self, peer: int) -> str | None:
-        """Why the last attempt to connect to a peer failed; None if it did not."""
-        return self._attempts.reason(peer)
-
-    def mistakes(self, seconds: float) -> dict[int, str]:
-        """The peers to which a wrong setting allows no connection, and which it is.
-
-        A token that is refused counts when it was refused for `seconds`.
-        """
-        return self._attempts.mistakes(seconds)
 
     def close(self) -> None:
         """End all calls; the replies of this process's own are dropped."""

@@ -27,6 +27,7 @@ from tnctl.checkpoint.owners import (
 from tnctl.cluster.joining.members import NO_DIGEST
 from tnctl.cluster.messages import commands
 from tnctl.cluster.messages.commands import command
+from tnctl.cluster.messages.shapes import slice_of
 from tnctl.cluster.node import Node
 from tnctl.cluster.worker_errors import is_unexpected, show_traceback
 from tnctl.data.statistics_document import Statistics
@@ -237,9 +238,10 @@ class RowService(ABC):
     # ---- Checkpoints ---------------------------------------------------------------
 
     @command
-    @abstractmethod
     def read_states(self, place: Count) -> NDArray[np.float32]:
         """One of the optimizer's states of the dense slice of this process, by its place."""
+        first, last = slice_of(self.model, self.node.membership, self.node.rank)
+        return self.model.dense.flat_states[place][first:last]
 
     @command
     def measure_part(self, is_delta: bool) -> PartSize:

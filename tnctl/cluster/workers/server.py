@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tnctl.checkpoint.chain import open_checkpoint
 from tnctl.checkpoint.rows import fill_tables
 from tnctl.cluster.messages.commands import command
-from tnctl.cluster.messages.shapes import first_floats
+from tnctl.cluster.messages.shapes import slice_of
 from tnctl.cluster.owners.owned import new_owner, take_shards
 from tnctl.cluster.workers.row_service import Built, RowService
 from tnctl.data.statistics_document import Statistics
@@ -28,8 +28,6 @@ from tnctl.training.warm.warm_start import start_again
 
 class RowServer(RowService):
     """A process that owns rows and dense weights, and trains nothing."""
-
-    _slice = 0, 0
 
     def _new_model(self, statistics: Statistics, _: int) -> ParameterTables:
         """Tables without rows, and no dense weights."""
@@ -56,9 +54,6 @@ class RowServer(RowService):
         model = self.model
         model.dense = dense_table(self.conf, sizes, model.pool)
         model.dense.step = step
-        number = self.node.membership.owners.index(self.node.rank)
-        starts = first_floats(model, self.node.workers, self.node.servers)
-        self._slice = starts[number], starts[number + 1]
 
     @command
     def set_dense(self, place: Count, first: Count, floats: NDArray[np.float32]) -> None:
@@ -67,17 +62,14 @@ class RowServer(RowService):
         All weights are one array, as in `DenseTable`.
         """
         arrays = [self.model.dense.flat_weights, *self.model.dense.flat_states]
+        start, stop = slice_of(self.model, self.node.membership, self.node.rank)
         end = first + len(floats)
         refuse_if(
-            place >= len(arrays) or not self._slice[0] <= first <= end <= self._slice[1],
+            place >= len(arrays) or not start <= first <= end <= stop,
             "worker 0 sent dense weights of another server",
             Failure,
         )
         arrays[place][first:end] = floats
-
-    def read_states(self, place: Count) -> NDArray[np.float32]:
-        first, last = self._slice
-        return self.model.dense.flat_states[place][first:last]
 
     def start(self, steps: Uint32) -> None:
         self.node.serve_owner(new_owner(self.conf, self.model, self.node, steps, [])[1])

@@ -77,10 +77,6 @@ class Share:
 
     # ---- A pass ----------------------------------------------------------------
 
-    def remainders(self, dealt: list[Remainder]) -> Iterable[Remainder]:
-        """What another rank than 0 reads of a pass: what it was dealt, or units that it leases."""
-        return leased_from(self.node) if self.parameters.ahead else dealt
-
     def start_pass(
         self,
         conf: Conf,

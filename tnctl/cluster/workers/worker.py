@@ -13,12 +13,12 @@ from tnctl.checkpoint.load import fill, refusing_larger_networks
 from tnctl.cluster.joining.membership import Membership
 from tnctl.cluster.messages.commands import command
 from tnctl.cluster.messages.prediction_blocks import PredictionBlocks
-from tnctl.cluster.messages.shapes import check_dense, first_floats
+from tnctl.cluster.messages.shapes import check_dense
 from tnctl.cluster.node import Node
 from tnctl.cluster.owners.owned import take_shards
 from tnctl.cluster.workers.export_worker import ExportWorker
 from tnctl.cluster.workers.row_service import Built
-from tnctl.cluster.workers.share import NextOf, Share
+from tnctl.cluster.workers.share import NextOf, Share, leased_from
 from tnctl.data.bad_rows import Skipped
 from tnctl.data.batch_sizes import sized
 from tnctl.data.days import conf_of_day
@@ -147,12 +147,6 @@ class Worker(ExportWorker):
         self._share = Share(self.conf, self.model, self.node, steps, self.next_of)
         self._memory = MemoryWatch(self.model, self.node.on_machine)
 
-    def read_states(self, place: Count) -> NDArray[np.float32]:
-        node = self.node
-        number = node.membership.owners.index(node.rank)
-        first, last = first_floats(self.model, node.workers, node.servers)[number : number + 2]
-        return self.model.dense.flat_states[place][first:last]
-
     # ---- A pass --------------------------------------------------------------------
 
     @command
@@ -165,7 +159,7 @@ class Worker(ExportWorker):
         """Begin to read what this worker trains of a pass; whether there is a batch."""
         conf = self.conf if day is None else conf_of_day(self.conf, day)
         self._skipped = Skipped("train", conf.data.bad_rows)
-        remainders = self.share.remainders(self._taken())
+        remainders = leased_from(self.node) if self.share.parameters.ahead else self._taken()
         self.share.start_pass(conf, passes, labels, remainders, self._skipped)
         return self.share.has_batches(1)
 
