@@ -16,7 +16,7 @@ from tnctl.cluster.node import Node
 from tnctl.cluster.transport.kinds import MessageError
 from tnctl.cluster.transport.once import MOST_OPEN, Envelope
 
-DIGESTS = members.Digests("0" * 64, "1" * 64)
+DIGESTS = members.Digests({"data": "0" * 64}, "1" * 64)
 TOKEN = "token of this run"
 MOST_SECONDS_TO_JOIN = 40.0
 SECONDS_TO_LEAVE = 2.0

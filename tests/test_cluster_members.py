@@ -19,7 +19,8 @@ from tnctl.cluster.transport.kinds import Kind, MessageError
 from tnctl.cluster.transport.once import Reply
 from tnctl.errors import Failure, UserError
 
-OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests("a" * 64, "b" * 64), f"{0:016x}")
+CONF = {"data": "a" * 64, "train": "c" * 64}
+OWN = Hello("secret", "1.0", 0, 3, "10.0.0.1:5", Digests(CONF, "b" * 64), f"{0:016x}")
 
 
 def hello(**fields):
@@ -66,7 +67,8 @@ def test_the_last_process_of_a_rank_has_it_until_all_are_welcomed():
         members.parse_welcome(members.to_body(roster.welcome()), other)
 
 
-OTHER = Digests("a" * 64, "d" * 64)
+OTHER = Digests(CONF, "d" * 64)
+ANOTHER = Digests(CONF | {"train": "e" * 64}, "b" * 64)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ OTHER = Digests("a" * 64, "d" * 64)
         (hello(rank=128), "no hello of a worker"),
         (hello(rank=0), "another process has rank 0"),
         (hello(digests=OTHER), "worker 1 has another recipe: all workers need the same"),
+        (hello(digests=ANOTHER), r"worker 1 has another conf \(train\): all workers need the same"),
     ],
 )
 def test_who_differs_is_not_welcome(body, words):

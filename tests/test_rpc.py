@@ -330,7 +330,7 @@ def test_a_worker_with_another_token_is_not_connected(make):
 def test_what_may_pass_is_a_mistake_when_it_has_lasted():
     now = [0.0]
     seen = attempts.Attempts(lambda: now[0])
-    for reason in (attempts.OTHER_TOKEN, "its connection is lost (UNAVAILABLE)"):
+    for reason in (attempts.OTHER_TOKEN, "it cannot be reached (UNAVAILABLE)"):
         seen.failed(0, reason)
         now[0] += 9
         seen.failed(0, reason)

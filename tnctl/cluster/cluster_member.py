@@ -6,6 +6,7 @@ import secrets
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 from tnctl import __version__
 from tnctl.cluster.joining import addresses
 from tnctl.cluster.joining.addresses import HostPort
-from tnctl.cluster.joining.assignment import LOST, Assignment
+from tnctl.cluster.joining.assignment import LOST, NOT_JOINED, Assignment
 from tnctl.cluster.joining.liveness import GenerationOver, Liveness
 from tnctl.cluster.joining.members import (
     Hello,
@@ -48,7 +49,8 @@ from tnctl.schema import Cluster, Conf
 SECONDS_TO_LEAVE = 2.0
 SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
 FLUSHED = 0.2  # seconds in which the last replies are sent
-MOST_WARNINGS = 20  # lines about what was refused, which would fill the log
+MOST_REFUSED = 20  # reasons and hosts that are told apart: more would fill the log
+MISTAKE = 2  # the exit code of a UserError
 
 
 def membership_of(assignment: Assignment, cluster: Cluster) -> Membership:
@@ -79,7 +81,7 @@ class Member:
         self._farewell: Future[Body] = Future()  # to all that wait for the end of this process
         self._addresses: dict[int, str] = {}  # of the others, as far as they are known
         self._is_leaving = False
-        self._refused = 0  # calls
+        self._refused: Counter[str] = Counter()  # calls, by what a line says of them
         self._is_listening = threading.Event()
         listens_on, host = self._host()
         encryption = certificates.read(conf.tls)
@@ -106,7 +108,10 @@ class Member:
     # ---- Joining -----------------------------------------------------------------
 
     def join(self) -> Node:
-        """Connect to all other workers. The process ends as lost when they do not come in time."""
+        """Connect to all other workers.
+
+        Raises UserError, with exit code NOT_JOINED when they do not come in time.
+        """
         if self.rank == 0:
             self._take(self._roster.welcome())  # of a cluster of one worker
         else:
@@ -160,8 +165,12 @@ class Member:
         try:
             return addresses.listening(self._assignment, self._patience)
         except OSError as error:
-            self._lose(f"the address of worker 0, {self._assignment.rank_0}: {error.strerror}")
-            raise
+            raise UserError(
+                f"{self._name(self.rank)}: the address of worker 0 "
+                f"({self._assignment.rank_0}), or its own: {error.strerror}, for "
+                f"{self._patience.seconds:g} s (cluster.patience)",
+                NOT_JOINED,
+            ) from error
 
     def _say_hello(self, _: str) -> None:
         """Another rank than 0, connected to rank 0: join, and wait for the welcome."""
@@ -189,7 +198,8 @@ class Member:
                         f"{self._name(self.rank)} does not connect to {self._name(peer)}: {reason}"
                     )
                 if self._patience.is_over:
-                    self._lose(self._missing(f"did not join within {self._patience.seconds:g} s"))
+                    seconds = f"{self._patience.seconds:g} s (cluster.patience)"
+                    raise UserError(self._missing(f"did not join within {seconds}"), NOT_JOINED)
                 self._patience.tell(
                     f"{self._name(self.rank)}: {self._missing('did not join so far')}"
                 )
@@ -257,10 +267,10 @@ class Member:
 
     def _fail_all(self, message: str) -> None:
         """Rank 0: end, before all are welcome, with all workers that have called."""
-        say(message)
-        _answer_once(self._answer, to_body(Problem(f"worker 0 has {message}")))
+        say(f"tnctl {self._command}: {message}")
+        _answer_once(self._answer, to_body(Problem(f"worker 0 has {message}", MISTAKE)))
         # Not here, for this thread sends the reply to the one that is refused.
-        threading.Timer(FLUSHED, os._exit, [1]).start()
+        threading.Timer(FLUSHED, os._exit, [MISTAKE]).start()
 
     def stayed(self, process: bytes) -> "Future[Body]":
         """Another process wants to know when the one with this number ends."""
@@ -283,19 +293,23 @@ class Member:
 
     def on_stranger(self, address: str, reason: str) -> None:
         """A call without the token, or of no peer, was refused."""
-        self._refuse(f"a connection from {quoted(address)}", reason)
+        host = address.rpartition(":")[0]  # a stranger has another port each time
+        self._refuse(f"connections from {quoted(host)}", reason)
 
     def on_refused(self, peer: int, reason: str) -> None:
         """A call of a peer was refused since it is wrong."""
-        self._refuse(f"a message of {self._name(peer)}", reason)
+        self._refuse(f"messages of {self._name(peer)}", reason)
 
     def _refuse(self, what: str, reason: str) -> None:
+        """Say that something is refused: the first time, the tenth, the hundredth and so on."""
+        line = f"refused {what}: {reason}"
         with self._lock:
-            self._refused += 1
-            count = self._refused
-        if count <= MOST_WARNINGS:
-            last = " (further ones are counted only)" if count == MOST_WARNINGS else ""
-            say(f"refused {what}: {reason}{last}")
+            if line not in self._refused and len(self._refused) == MOST_REFUSED:
+                return
+            self._refused[line] += 1
+            count = self._refused[line]
+        if str(count).strip("0") == "1":
+            say(line + (f" ({count:,} times)" if count > 1 else ""))
 
     # ---- While the generation lives ------------------------------------------------
 

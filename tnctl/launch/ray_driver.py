@@ -88,7 +88,9 @@ class RayDriver(LocalProcesses):
 
     def start(self, generation: int, task: dict[str, Any]) -> None:
         """Start the driver, with the task of the workers."""
-        self._temporary = tempfile.mkdtemp(prefix="tnctl-ray-")
+        # Below a folder of this user: Ray lets all users write into its own.
+        self._temporary = os.path.join(tempfile.mkdtemp(prefix="tnctl-ray-"), "r")
+        os.mkdir(self._temporary)
         folders = {"logs": str(self.folder), "temporary": self._temporary}
         super().start(generation, {"task": task, **folders})
 
@@ -120,7 +122,7 @@ class RayDriver(LocalProcesses):
             # Agents of Ray may be left, and who watches for the end of this process.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(os.path.dirname(self._temporary), ignore_errors=True)
         return {}
 
 

@@ -133,7 +133,8 @@ def placed(conf: Conf) -> tuple[Conf, Place]:
         f"{place.servers} servers. Leave cluster.servers out",
     )
     cluster = dataclasses.replace(conf.cluster, workers=place.workers, servers=place.servers)
-    say(f"{place.words} ({place.source}), worker 0 is at {place.address}")
+    shows = " and shows the progress" if place.rank else ""
+    say(f"{place.words} ({place.source}), worker 0 is at {place.address}{shows}")
     return dataclasses.replace(conf, cluster=cluster), place
 
 

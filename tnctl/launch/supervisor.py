@@ -3,9 +3,9 @@
 They are all workers of a cluster, or a part of them, whose first then is what rank 0 is below.
 
 Exit codes of workers: 0 has finished; LOST (75), or killed by a signal: all are killed and started
-again, from the last checkpoint; killed by SIGINT or SIGTERM, which ask to stop, before it could
-handle them: all are killed; anything else is what a single process would have ended with, and is
-the code of the whole run.
+again, from the last checkpoint; NOT_JOINED: the others did not come, and the run ends; killed by
+SIGINT or SIGTERM, which ask to stop, before it could handle them: all are killed; anything else is
+what a single process would have ended with, and is the code of the whole run.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from tnctl import files
 from tnctl.checkpoint.chain import FOLDER as CHECKPOINTS
 from tnctl.checkpoint.chain import newest_first
-from tnctl.cluster.joining.assignment import LOST
+from tnctl.cluster.joining.assignment import LOST, NOT_JOINED
 from tnctl.cluster.joining.members import Problem
 from tnctl.cluster.joining.membership import Membership
 from tnctl.errors import Stopped
@@ -101,7 +101,7 @@ class Supervisor:
                 finally:
                     self._endings |= self._processes.end()
                 if code != LOST:
-                    return code
+                    return self._lost_code if code == NOT_JOINED else code
                 losses = losses + 1 if self._newest() == newest else 1
                 self._report_loss(losses)
         raise AssertionError
@@ -183,9 +183,9 @@ class Supervisor:
             between, start = " and no checkpoint was saved in between", " from the last checkpoint"
         if losses > self._restarts:
             memory = ", and at the machine's memory" if killed else ""
+            often = f"{losses} times{between}; the last time" if losses > 1 else "once:"
             raise Problem(
-                f"workers were lost {losses} times{between if losses > 1 else ''}; the last time "
-                f"{cause}. Look at {self._processes.folder}{memory}",
+                f"workers were lost {often} {cause}. Look at {self._processes.folder}{memory}",
                 self._lost_code,
             ).error()
         say(f"{cause}: all workers start again{start}")

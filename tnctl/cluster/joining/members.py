@@ -41,9 +41,9 @@ class StartedAgain(Exception):
 
 @dataclass(frozen=True)
 class Digests:
-    """SHA-256 of what must be the same on all workers."""
+    """SHA-256 of what must be the same on all workers: each section of the conf, the recipe."""
 
-    conf: Sha256
+    conf: Annotated[dict[Text, Sha256], Field(max_length=100)]
     recipe: Sha256
 
 
@@ -51,15 +51,18 @@ def digests_of(conf: Conf, *, runs_recipe: bool = True) -> Digests:
     """The digests of a worker's conf and recipe; the file of one that is not run may be absent."""
     cluster = dataclasses.asdict(conf.cluster)
     del cluster["tls"]  # each machine may have files of its own
-    values = conf_to_json(conf)
+    values = conf_to_json(conf) | {"cluster": cluster}
     del values["paths"]  # and copies of the conf and its data elsewhere
-    text = json.dumps([values, cluster], sort_keys=True).encode()
+    sections = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        for name, value in values.items()
+    }
     recipe = NO_DIGEST
     if runs_recipe:
         from tnctl.model import recipes
 
         recipe = recipes.digest_of(conf.recipe_name)
-    return Digests(conf=hashlib.sha256(text).hexdigest(), recipe=recipe)
+    return Digests(conf=sections, recipe=recipe)
 
 
 @dataclass(frozen=True)
@@ -216,11 +219,17 @@ def _agreeing(expected: Hello, body: Body) -> Hello:
         )
     if hello.rank == expected.rank:
         raise NotWelcome(f"another process has rank {expected.rank} too")
-    for part in ("conf", "recipe"):
-        if part == "recipe" and hello.membership.is_server(hello.rank):
-            continue  # it runs none
-        if getattr(hello.digests, part) != getattr(expected.digests, part):
-            raise NotWelcome(f"{name} has another {part}: all workers need the same")
+    # The keys of both are the sections of a conf of one version.
+    other = [
+        key
+        for key, digest in expected.digests.conf.items()
+        if hello.digests.conf.get(key) != digest
+    ]
+    if other:
+        raise NotWelcome(f"{name} has another conf ({', '.join(other)}): all workers need the same")
+    is_server = hello.membership.is_server(hello.rank)  # it runs no recipe
+    if hello.digests.recipe != expected.digests.recipe and not is_server:
+        raise NotWelcome(f"{name} has another recipe: all workers need the same")
     return hello
 
 

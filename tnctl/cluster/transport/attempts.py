@@ -25,6 +25,11 @@ UNTRUSTED = {
     "is not in peer certificate": ANOTHER_NAME,
     "WRONG_VERSION_NUMBER": "it does not use TLS, and this worker does (cluster.tls)",
 }
+UNREACHED = {
+    "Connection refused": "nothing listens there: it has not begun, or has another port",
+    "No route to host": "no machine has this address, or a firewall refuses",
+    "Network is unreachable": "this machine has no route to it",
+}
 CLOSED = {
     "Socket closed": "it closed the connection: all workers need cluster.tls with the same "
     "authority, or none"
@@ -86,7 +91,7 @@ class Attempts:
 
 def reason_of(details: str) -> str | None:
     """What gRPC's words about a failed connection mean; None if nothing is known of it."""
-    for sign, reason in (UNTRUSTED | CLOSED).items():
+    for sign, reason in (UNTRUSTED | UNREACHED | CLOSED).items():
         if sign in details:
             return reason
     return None

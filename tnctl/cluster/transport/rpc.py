@@ -217,7 +217,7 @@ class Endpoint:
         code, details = error.code(), error.details() or ""
         if code in REFUSALS:
             return REFUSALS[code]
-        reason = reason_of(details) or f"its connection is lost ({code.name})"
+        reason = reason_of(details) or f"it cannot be reached ({code.name})"
         if reason in CLOSED.values() and self._certificates is None and speaks_tls(address):
             return USES_TLS
         return reason
@@ -310,9 +310,9 @@ class Endpoint:
     def refusal(self, metadata: dict[str, str]) -> tuple[str, Any] | None:
         """Why a call is refused before anything of its body is received; None if it is not."""
         if not hmac.compare_digest(metadata.get(TOKEN, "").encode(), self._token.encode()):
-            return "it has not the token of this run", OTHER_TOKEN_CODE
+            return "they do not have the token of this run", OTHER_TOKEN_CODE
         if self._rank_of(metadata) is None:
-            return "it is no worker of this run", OTHER_RANK_CODE
+            return "they are of no worker of this run", OTHER_RANK_CODE
         return None
 
     def refuse(self, address: str, reason: str) -> None:
