@@ -5,9 +5,11 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import tnctl.recipes
 
 from tnctl import shipped
+from tnctl.model import layers
 from tnctl.model.recipes import source_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +27,9 @@ def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     for folder in ("conf", "recipes"):
         shutil.copytree(shipped.folder(folder), home / folder)
     for name, _, code in blocks("A recipe"):
-        [path] = re.findall(r"`((?:conf|recipes)/[\w/.]+)`", name)
+        if not (paths := re.findall(r"`((?:conf|recipes)/[\w/.]+)`", name)):
+            continue  # the layer
+        [path] = paths
         assert not (home / path).exists()
         (home / path).write_text(code)
     monkeypatch.setattr(shipped, "PACKAGE", home / "tnctl")
@@ -49,3 +53,16 @@ def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     }  # fmt: skip
     done = cli("train", "conf=small.yaml", "recipe=mlp", "recipe.hiden=[8]", cwd=workspace)
     assert "Did you mean 'hidden'?" in done.last
+
+
+def test_a_layer_declares_what_its_weights_are_over():
+    [code] = [code for _, _, code in blocks("A recipe") if "class FieldWeights" in code]
+    names = {"layers": layers}
+    exec(code, names)
+    layer, vectors = names["FieldWeights"](name="fields"), np.arange(12.0).reshape(2, 3, 2)
+    layer(vectors)
+    layer.factors.assign([2.0, 0.0, -1.0])
+    np.testing.assert_array_equal(layer(vectors), vectors * np.array([[[2], [0], [-1]]]))
+    columns = [((name,), k) for name in "abc" for k in range(2)]
+    [axes] = layer.weight_axes(columns).values()
+    assert [inputs for inputs, _ in axes[0]] == [("a",), ("b",), ("c",)]

@@ -283,6 +283,8 @@ def test_a_recipe_computes_its_paper(model):
     along = {key: random.normal(size=np.shape({**weights, **exact}[key])) for key in names}
     # Nothing trains the numbers, and no gradient reaches them.
     ours = dict(zip(names, gradients, strict=True))
+    for variable in variables:
+        assert np.any(ours[variable.path]), f"the logit does not depend on {variable.path}"
     along["x"][:, -2:] = 0
 
     def moved(step):

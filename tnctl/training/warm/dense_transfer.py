@@ -225,7 +225,7 @@ class PlaceMapping:
         return UserError(
             f"dense weights {name} are {list(shape)} here and were {list(old_shape)} in "
             f"{self._source}, and which of them are over which inputs is not known. Keep the "
-            f"inputs as they were, {FRESH}"
+            f"inputs as they were, let a layer of yours declare it (weight_axes), {FRESH}"
         )
 
 
