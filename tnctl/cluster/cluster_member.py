@@ -198,8 +198,8 @@ class Member:
                         f"{self._name(self.rank)} does not connect to {self._name(peer)}: {reason}"
                     )
                 if self._patience.is_over:
-                    seconds = f"{self._patience.seconds:g} s (cluster.patience)"
-                    raise UserError(self._missing(f"did not join within {seconds}"), NOT_JOINED)
+                    limit = f"{self._patience.seconds:g} s (cluster.patience)"
+                    raise UserError(self._missing(f"did not join within {limit}"), NOT_JOINED)
                 self._patience.tell(
                     f"{self._name(self.rank)}: {self._missing('did not join so far')}"
                 )
