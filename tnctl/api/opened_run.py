@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
     from tnctl.serving.graph.graph_document import GraphManifest
+    from tnctl.serving.publishing import Version
     from tnctl.serving.rows.export_document import Filter, RowsManifest
     from tnctl.serving.verification import CheckedFigure
     from tnctl.training.report.report_document import Report
@@ -410,6 +411,38 @@ class Run:
                 prefix=PREFIX if prefix is None else prefix,
                 grace=GRACE if grace is None else grace,
             )
+
+    def publish(
+        self,
+        to: Url,
+        *,
+        keep: int = 3,
+        encoding: str | None = None,
+        precision: str = "float32",
+    ) -> "Version":
+        """Write graph and rows to a new version at `to`, and put it in force: `tnctl publish`.
+
+        `keep` versions stay. Returns the version in force. Raises UserError and Failure; then the
+        version in force is the one before.
+        """
+        to = text_of(to, "to")
+        self.place_of_export(to, encoding, None, {})
+        refuse_if(server_format(to), "to= is a folder or URL of versions, and not a Redis")
+        with self._tensorflow():
+            from tnctl.progress import say
+            from tnctl.serving import publishing
+            from tnctl.serving.rows.precision import PRECISIONS
+
+            version = publishing.publish(
+                self._checkpoint,
+                self._conf,
+                to,
+                keep=keep,
+                encoding=encoding,
+                precision=choice("precision", precision, PRECISIONS),
+            )
+            say(f"version {version.number} of {self._checkpoint.step_in_words} is in force in {to}")
+            return version
 
     def place_of_export(
         self,

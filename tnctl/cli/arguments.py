@@ -24,7 +24,7 @@ ARGUMENTS = {
     "positive": "the texts of the label that count as 1, by commas",
     "step": "the steps of the checkpoint to go back to",
     "day": "the day at whose end the checkpoint to go back to was saved",
-    "keep": "the number of newest checkpoints that stay",
+    "keep": "the number of newest checkpoints, or published versions, that stay",
     "precision": "how the floats of embeddings are stored: float32, float16 or int8",
     "only": "slots, by commas, whose rows are exported (default: all)",
     "min_show": "the least show, decayed to today, of the rows that are exported",
