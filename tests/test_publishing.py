@@ -13,9 +13,12 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
+import s3_servers
 from conftest import ROOT
-from io_faults import Fault, armed
+from io_faults import Fault, Forked, armed
 
 import tnctl
 from tnctl import files, manifest
@@ -23,6 +26,7 @@ from tnctl.errors import Failure, UserError
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.publishing import publish, published
 from tnctl.serving.rows.embeddings import open_embeddings
+from tnctl.serving.verification import verify_artefacts
 
 STEPS = (4, 8, 12)
 
@@ -224,3 +228,167 @@ def test_a_reader_changes_versions_between_requests(steps, tmp_path, monkeypatch
     assert {step for step, _ in seen} >= {4, 12}
     for step, logits in seen:
         np.testing.assert_allclose(logits, expected[step], rtol=1e-5, atol=1e-5)
+
+
+# ---- A month on an object store ----------------------------------------------------
+
+DAYS, ROWS = 30, 30_000
+LATE, BROKEN, APPEARS, GOES = 10, 15, 18, 22
+SIZES = {"user": 2000, "item": 500, "place": 30}
+RUN, ONLINE = "s3://month/run", "s3://month/online"
+
+
+def name_of(day):
+    return f"2026-11-{day:02}"
+
+
+def write_day(path, day, broken=False, columns=()):
+    """Clicks of a day, whose base rate is 0.7 % above that of the day before.
+
+    Returns their true probabilities' mean over that of their labels.
+    """
+    effects = np.random.default_rng(30)
+    random = np.random.default_rng([30, day])
+    logits, table = np.full(ROWS, -1.2 + 0.01 * day), {}
+    for name, size in SIZES.items():
+        ids = (size * random.random(ROWS) ** 3).astype(int)
+        logits += 0.5 * effects.standard_normal(size)[ids]
+        mark = "broken" if broken else name
+        table[name] = [f"{mark}{number}" for number in ids]
+    truth = 1 / (1 + np.exp(-logits))
+    table["label"] = (random.random(ROWS) < truth).astype(int)
+    table |= {name: ["x"] * ROWS for name in columns}
+    quoting = pyarrow.csv.WriteOptions(quoting_style="none")
+    pyarrow.csv.write_csv(pa.table(table), path, quoting)
+    return truth.mean() / table["label"].mean()
+
+
+class Watching(threading.Thread):
+    """Reads which version is in force every 0.2 s, and looks whether all its files are there."""
+
+    def __init__(self):
+        super().__init__()
+        import s3fs
+
+        self.storage = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+        self.ends, self.steps, self.wrong, self.manifests = threading.Event(), [], [], {}
+
+    def run(self):
+        while not self.ends.wait(0.2):
+            try:
+                self.steps.append(self.look())
+            except Exception as error:
+                self.wrong.append(repr(error))
+
+    def look(self):
+        """The step in force."""
+        place = ONLINE.removeprefix("s3://")
+        version = json.loads(self.storage.cat_file(f"{place}/current.json"))["versions"][0]
+        there = self.storage.find(place, detail=True)
+        names = [
+            f"{version['graph']}/serving.json",
+            *(f"{n}/manifest.json" for n in version["chain"]),
+        ]
+        for name in names:
+            url = f"{place}/{name}"
+            key = url, there[url]["ETag"]
+            if key not in self.manifests:
+                self.manifests[key] = json.loads(self.storage.cat_file(url))
+            for file, entry in self.manifests[key]["files"].items():
+                assert there[f"{url.rpartition('/')[0]}/{file}"]["size"] == entry["bytes"], file
+        for name, of in ((names[0], "graph"), (names[-1], "rows")):
+            url = f"{place}/{name}"
+            content = self.manifests[url, there[url]["ETag"]]
+            assert content["sha256"] == version[f"{of}_sha256"]
+            assert content["checkpoint"]["step"] == version["step"]
+        return version["step"]
+
+
+class Month:
+    """Commands of a month, some of which are killed and run again."""
+
+    def __init__(self, folder, seed):
+        self.folder, self.chance, self.kills = folder, random.Random(seed), 0
+        self.forked, self.steps = Forked(folder), []
+
+    def run(self, *arguments):
+        while True:
+            killed = self.chance.random() < 0.3
+            fault = Fault("", "time", self.chance.randrange(100, 5000), "kill") if killed else None
+            done = self.forked.run(arguments, self.folder, fault)
+            if done.code != -signal.SIGKILL:
+                return done
+            self.kills += 1
+
+    def train(self, *more):
+        return self.run("train", "conf=daily.yaml", f"output={RUN}", "golden=20", *more)
+
+    def publish(self):
+        done = self.run("publish", f"output={RUN}", f"to={ONLINE}", "format=dictionary")
+        assert done.code == 0, done.err
+        self.steps.append(published(ONLINE)[0].step)
+
+
+@pytest.mark.long
+def test_a_month_needs_nobody_but_for_a_late_day(tmp_path, monkeypatch):
+    """30 days on S3 with kills: an export is in force at every moment, and its rate is right."""
+    days, seed = tmp_path / "days", random.randrange(10**6)
+    days.mkdir()
+    with s3_servers.started("moto", tmp_path) as port:
+        for key, value in s3_servers.settings(port).items():
+            monkeypatch.setenv(key, value)
+        s3_servers.empty_bucket("month")
+        month, watching = Month(tmp_path, seed), Watching()
+        for day in range(1, 4):
+            write_day(days / f"{name_of(day)}.csv", day)
+        done = month.forked.run(
+            ["init", "days/{day}.csv", "label=label", "to=daily.yaml"], tmp_path
+        )
+        assert done.code == 0, done.err
+        for day in range(1, 4):
+            (days / f"{name_of(day)}.csv").unlink()
+        truths = {}
+
+        def arrive(day, broken=False):
+            columns = ["old"] * (day < GOES) + ["new"] * (day >= APPEARS)
+            path = days / f"{name_of(day)}.csv"
+            truths[name_of(day)] = write_day(path, day, broken, columns)
+
+        try:
+            for day in range(1, DAYS + 1):
+                if day != LATE:
+                    arrive(day, broken=day == BROKEN)
+                done = month.train()
+                if day == BROKEN:
+                    assert done.code == 1 and "looks broken" in done.err, (seed, done)
+                    arrive(day)
+                    done = month.train()
+                assert done.code == 0, (seed, day, done.err)
+                month.publish()
+                if day == 1:
+                    watching.start()
+                if day == LATE + 2:
+                    arrive(LATE)
+                    done = month.train()
+                    assert done.code == 1 and "accept=true" in done.err, (seed, done)
+                    assert month.train("accept=true").code == 0, seed
+                    month.publish()
+        finally:
+            watching.ends.set()
+            month.forked.close()
+        watching.join()
+        report = json.loads(files.read_bytes(f"{RUN}/report.json"))
+        version = published(ONLINE)[0]
+        figures = verify_artefacts(f"{ONLINE}/{version.graph}", f"{ONLINE}/{version.embeddings}")
+        assert figures and all(figure.held for figure in figures), seed
+        assert version.step == report["days"][-1]["last_step"]
+    assert not watching.wrong, (seed, watching.wrong[:3])
+    assert watching.steps == sorted(watching.steps) and month.steps == sorted(month.steps), seed
+    assert set(watching.steps) <= set(month.steps) and len(set(month.steps)) == DAYS, seed
+    copc = {day["day"]: day["before"]["copc"] for day in report["days"][1:]}
+    assert month.kills > 5, seed
+    # Clicks are drawn: with as many as a day has, chance alone moves COPC by 0.01. So the true
+    # probabilities are in the place of the labels.
+    by_truth = {day: value * truths[day] for day, value in copc.items() if day != name_of(LATE)}
+    print(seed, month.kills, len(watching.steps), copc, by_truth)
+    assert all(0.97 < value < 1.03 for value in by_truth.values()), (seed, copc, by_truth)

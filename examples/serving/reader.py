@@ -33,7 +33,7 @@ class Reader:
             time.sleep(self.seconds)
             try:
                 self.look()
-            except (OSError, SystemExit) as error:  # it was removed meanwhile, or is no good
+            except (Exception, SystemExit) as error:  # it is removed meanwhile, or no good
                 print(f"the version in use stays: {error}", file=sys.stderr)
 
 

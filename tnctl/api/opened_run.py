@@ -419,30 +419,29 @@ class Run:
         keep: int = 3,
         encoding: str | None = None,
         precision: str = "float32",
+        full: bool = False,
     ) -> "Version":
         """Write graph and rows to a new version at `to`, and put it in force: `tnctl publish`.
 
-        `keep` versions stay. Returns the version in force. Raises UserError and Failure; then the
-        version in force is the one before.
+        `keep` versions stay. All rows are written when `full`, else a delta if there can be one.
+        Returns the version in force. Raises UserError and Failure; then it is the one before.
         """
         to = text_of(to, "to")
         self.place_of_export(to, encoding, None, {})
         refuse_if(server_format(to), "to= is a folder or URL of versions, and not a Redis")
         with self._tensorflow():
-            from tnctl.progress import say
             from tnctl.serving import publishing
             from tnctl.serving.rows.precision import PRECISIONS
 
-            version = publishing.publish(
+            return publishing.publish(
                 self._checkpoint,
                 self._conf,
                 to,
                 keep=keep,
                 encoding=encoding,
                 precision=choice("precision", precision, PRECISIONS),
+                full=full,
             )
-            say(f"version {version.number} of {self._checkpoint.step_in_words} is in force in {to}")
-            return version
 
     def place_of_export(
         self,

@@ -25,6 +25,7 @@ ARGUMENTS = {
     "step": "the steps of the checkpoint to go back to",
     "day": "the day at whose end the checkpoint to go back to was saved",
     "keep": "the number of newest checkpoints, or published versions, that stay",
+    "full": "true publishes all rows, also of a checkpoint that is in force",
     "precision": "how the floats of embeddings are stored: float32, float16 or int8",
     "only": "slots, by commas, whose rows are exported (default: all)",
     "min_show": "the least show, decayed to today, of the rows that are exported",

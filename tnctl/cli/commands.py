@@ -190,8 +190,8 @@ resumes there.""",
     "publish": Command(
         "put a trained model in force: graph and rows beside earlier versions, compared first",
         f"{MODEL} to=URL [keep=N] [format={'|'.join(file_formats())}] "
-        "[precision=float32|float16|int8]",
-        ("conf", "checkpoint", "to", "keep", "format", "precision"),
+        "[precision=float32|float16|int8] [full=true]",
+        ("conf", "checkpoint", "to", "keep", "format", "precision", "full"),
         "model_commands:publish",
         ("output",),
     ),

@@ -140,6 +140,7 @@ def publish(given: list[str]) -> int:
         keep=arguments.count(taken, "keep", KEEP),
         encoding=taken.get("format"),
         precision=taken.get("precision", "float32"),
+        full=arguments.flag(taken, "full"),
     )
     return 0
 

@@ -23,6 +23,7 @@ from tnctl.serving.artefact_document import document
 from tnctl.serving.graph.splitting import split
 from tnctl.serving.rows.embeddings import chain_of
 from tnctl.serving.rows.export import export
+from tnctl.serving.rows.export_document import RowsManifest
 from tnctl.serving.rows.precision import Precision
 from tnctl.serving.verification import verify_artefacts
 
@@ -36,7 +37,8 @@ FOLDER = re.compile(r"(graph|embeddings)-([0-9]{6,})")
 class Version:
     """A graph and the rows of one checkpoint, by the names of their folders.
 
-    `chain` are the folders of the rows: a full export, and its deltas up to the newest.
+    `chain` are the folders of the rows: a full export, and its deltas up to the newest. The
+    checksums are of the manifests of the graph and of the newest rows, which name their files.
     """
 
     number: Annotated[int, Field(ge=1, lt=2**31)]
@@ -44,7 +46,9 @@ class Version:
     time: Moment
     checkpoint: Sha256
     graph: FolderName
+    graph_sha256: Sha256
     chain: Annotated[tuple[FolderName, ...], Field(min_length=1)]
+    rows_sha256: Sha256
 
     @property
     def embeddings(self) -> str:
@@ -69,27 +73,30 @@ def publish(
     keep: int = KEEP,
     encoding: str | None = None,
     precision: Precision = "float32",
+    full: bool = False,
 ) -> Version:
     """Write the version of a checkpoint to a folder or URL, and put it in force.
 
-    Its rows are a delta of the version in force, or all rows where there can be none: in the first
-    version, after a rollback, and on top of the most deltas that readers take. `keep` versions
-    stay, the one in force among them, and what their chains need. A checkpoint that is in force
-    already is not written again. Raises Failure when the golden rows differ; then, and whatever
-    else fails, the version in force stays in force.
+    Its rows are a delta of the version in force, or all rows when `full` and where there can be no
+    delta: in the first version, after a rollback, and on top of the most deltas that readers take.
+    `keep` versions stay, the one in force among them, and what their chains need. Unless `full`, a
+    checkpoint that is in force already is not written again. Raises Failure when the golden rows
+    differ; then, and whatever else fails, the version in force stays in force.
     """
     refuse_if(keep < 1, f"keep is the number of versions that stay, at least 1. Received: {keep}")
     with files.locked(to, is_written=True):
         before = published(to)
-        if before and before[0].checkpoint == checkpoint.manifest.sha256:
+        if before and before[0].checkpoint == checkpoint.manifest.sha256 and not full:
             kept = before[:keep]
         else:
-            version = written(checkpoint, conf, to, before, encoding, precision)
+            version = written(checkpoint, conf, to, before, encoding, precision, full)
             kept = (version, *before)[:keep]
         if kept != before:
             text = json.dumps(documents.plain(Publication(versions=kept)), indent=2)
             files.write_bytes(files.join(to, NAME), f"{text}\n".encode())
         remove_others(to, kept)
+    already = " already" if kept[0] in before else ""
+    say(f"version {kept[0].number} of {checkpoint.step_in_words} is in force in {to}{already}")
     return kept[0]
 
 
@@ -119,23 +126,24 @@ def written(
     before: tuple[Version, ...],
     encoding: str | None,
     precision: Precision,
+    full: bool,
 ) -> Version:
     """Write a version, and compare it with its golden rows. Raises Failure when it differs."""
     number = before[0].number + 1 if before else 1
     graph, rows = (f"{kind}-{number:06}" for kind in FORMATS)
     content = split(checkpoint, conf, files.join(to, graph))
 
-    def exported(since: str | None) -> None:
-        export(
+    def exported(since: str | None) -> RowsManifest:
+        return export(
             checkpoint, conf, files.join(to, rows),
             encoding=encoding, precision=precision, since=since,
         )  # fmt: skip
 
     chain: tuple[str, ...] = (rows,)
-    base, reason = base_of(to, before)
+    base, reason = (None, "full=true") if full else base_of(to, before)
     if base is not None:
         try:
-            exported(base)
+            exports = exported(base)
             chain = (*before[0].chain, rows)
         except UserError as error:
             if isinstance(error, Failure):
@@ -144,7 +152,7 @@ def written(
     if base is None:
         if reason:
             say(f"all rows are published, not those that changed: {reason}")
-        exported(None)
+        exports = exported(None)
     if content.golden is None:
         say("warning: the checkpoint has no golden rows, so what is published is not compared")
     else:
@@ -159,7 +167,7 @@ def written(
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return Version(
         number=number, step=checkpoint.step, time=time, checkpoint=checkpoint.manifest.sha256,
-        graph=graph, chain=chain,
+        graph=graph, graph_sha256=content.sha256, chain=chain, rows_sha256=exports.sha256,
     )  # fmt: skip
 
 
