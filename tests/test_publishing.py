@@ -59,6 +59,8 @@ def in_force(to):
         assert [folder for folder, _ in rows.exports] == folders
         assert rows.manifest.checkpoint == graph.checkpoint
         assert graph.checkpoint.sha256 == version.checkpoint
+        assert rows.manifest.sha256 == version.rows_sha256
+    assert graph.sha256 == version.graph_sha256
     return version
 
 
@@ -94,6 +96,8 @@ def test_rows_in_force_that_are_damaged_are_published_anew(steps, tmp_path, capf
     assert steps[8].publish(to).chain == ("embeddings-000002",)
     assert "all rows are published, not those that changed: " in capfd.readouterr().err
     assert in_force(to).step == 8
+    assert steps[8].publish(to, full=True).chain == ("embeddings-000003",)
+    assert in_force(to).number == 3
 
 
 def test_what_is_not_tnctls_stays(steps, tmp_path, capfd):
