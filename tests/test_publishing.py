@@ -106,9 +106,11 @@ def test_what_is_not_tnctls_stays(steps, tmp_path, capfd):
     (to / "graph-000001/mine").write_text("of the user")
     (to / "graph-0").mkdir()
     (to / "graph-000000").write_text("of the user")
+    (to / ".current.json.0123456789abcdef.tnctl-part").write_text("of a killed command")
     steps[8].publish(to, keep=1)
     assert (to / "graph-000001/mine").read_text() == "of the user"
     assert os.listdir(to / "graph-000001") == ["mine"] and (to / "graph-0").is_dir()
+    assert len(names_in(to)) == 7
     assert "graph-000001 has files that tnctl did not write, and stays" in capfd.readouterr().err
     (to / "current.json").write_text("{}")
     with pytest.raises(Failure, match="is no record of published versions: key"):

@@ -193,3 +193,6 @@ def remove_others(to: str, kept: tuple[Version, ...]) -> None:
             ownership.remove(content)
             if content.foreign:
                 say(f"{content.folder} has files that tnctl did not write, and stays")
+        part = files.PART_NAME.fullmatch(entry.name)
+        if entry.kind == "file" and part and part[1] == NAME:  # of a publication that was killed
+            files.remove_file(files.join(to, entry.name))
