@@ -138,7 +138,7 @@ IMPORTED = (
     "tnctl.cli.checkpoint", "tnctl.cli.model_commands", "tnctl.cli.serving_commands",
     "tnctl.cli.training_commands", "tnctl.api.artefacts", "tnctl.api.training",
     "tnctl.checkpoint.compaction", "tnctl.checkpoint.inspection", "tnctl.data.preparing",
-    "tnctl.serving.rows.export",
+    "tnctl.serving.publishing", "tnctl.serving.rows.export",
     "tnctl.serving.rows.folding", "tnctl.serving.scoring", "tnctl.serving.graph.splitting",
     "tnctl.training.run", "tnctl.evaluation.predictions",
     "tnctl.training.report.terminal_tables", "tnctl.training.check.forecast",

@@ -15,6 +15,7 @@ from repeated_exports import Served, data
 from tnctl import files, manifest
 from tnctl.checkpoint import load as loading
 from tnctl.errors import Failure, UserError
+from tnctl.serving.publishing import publish, published
 from tnctl.serving.rows.embeddings import open_embeddings
 from tnctl.serving.rows.export import export
 from tnctl.serving.rows.export_document import ExportManifest
@@ -86,6 +87,21 @@ def test_an_exception_inside_a_write(served, monkeypatch, name):
         served.refused(name, f"{HERE}/{name}", broken, "could not be written")
     assert not files.exists(f"{HERE}/{name}/{broken}")
     served.complete(name, f"{HERE}/{name}")
+
+
+def test_a_version_that_is_cut_is_not_in_force(served, proxy):
+    def published_anew():
+        return publish(served.checkpoint, served.conf, f"{HERE}/online", keep=1, full=True)
+
+    assert published_anew().number == 1
+    proxy.cut_after(sum(map(len, data("graph", f"{served.folder}/graph").values())) // 2)
+    with pytest.raises(Failure, match="could not be"):
+        published_anew()
+    proxy.restore()
+    assert proxy.cut and published(f"{HERE}/online")[0].number == 1
+    assert published_anew().number == 2
+    kept = ["current.json", "embeddings-000002", "graph-000002"]
+    assert files.list_folder(f"{HERE}/online") == kept
 
 
 @pytest.mark.parametrize("name", ["fold", "graph"])

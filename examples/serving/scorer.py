@@ -1,14 +1,14 @@
 """Scores rows by a split graph and exported embeddings: TensorFlow and numpy, without tnctl.
 
-    python scorer.py GRAPH EMBEDDINGS < rows.jsonl
+    python scorer.py GRAPH EMBEDDINGS [BASE ...] < rows.jsonl
 
-EMBEDDINGS is a folder with dictionaries or, of precision float32, redis://HOST:PORT/DB. A line of
-input is a row of raw values, a line of output its logit. Golden rows are compared first.
+EMBEDDINGS is a folder with dictionaries or, of precision float32, redis://HOST:PORT/DB. If it is a
+delta, the folders follow that it is based on, the full export last. A line of input is a row of raw
+values, a line of output its logit. Golden rows are compared first.
 
 It knows every kind of `ids`, lists, separators, weights, pooling by `sum`, `mean` and `sqrtn`, and
 all numbers. Crosses, sequences, one-hot slots and counts (`cvm`) are refused: docs/formats/ids.md
-and docs/formats/embeddings.md have a few lines of code for each. For a delta, put one more
-`Dictionary` in front of the list that `find` takes.
+and docs/formats/embeddings.md have a few lines of code for each.
 """
 
 import json
@@ -38,12 +38,14 @@ EPOCH = datetime.fromisoformat("1970-01-01T00:00Z")
 UNITS = {"epoch_s": 1e6, "epoch_ms": 1e3, "epoch_us": 1, "epoch_ns": 1e-3}
 
 
-def open_dictionaries(folder):
-    """A function (group, id) -> row, and the golden rows, of exported dictionaries."""
-    groups = json.loads(Path(folder, "manifest.json").read_text())["groups"]
-    stored = {entry["group"]: Dictionary(f"{folder}/{entry['file']}") for entry in groups}
-    golden = Path(folder, "golden.jsonl").read_text().splitlines()
-    return lambda group, id: np.float32(find([stored[group]], id)), golden
+def open_dictionaries(*folders):
+    """A function (group, id) -> row, and the golden rows, of exports, the newest first."""
+    stored = {}
+    for folder in folders:
+        for entry in json.loads(Path(folder, "manifest.json").read_text())["groups"]:
+            stored.setdefault(entry["group"], []).append(Dictionary(f"{folder}/{entry['file']}"))
+    golden = Path(folders[0], "golden.jsonl").read_text().splitlines()
+    return lambda group, id: np.float32(find(stored[group], id)), golden
 
 
 def open_redis(url):
@@ -218,12 +220,13 @@ class Values:
         return inputs | {name: self.numbers_of(entry, row) for name, entry in numeric.items()}
 
 
-def scorer(graph, embeddings):
+def scorer(graph, embeddings, *bases):
     """A function from rows to logits that has passed the golden rows."""
     import tensorflow as tf
 
     is_redis = embeddings.startswith(("redis://", "rediss://", "unix://"))
-    row_of, golden = open_redis(embeddings) if is_redis else open_dictionaries(embeddings)
+    opened = open_redis(embeddings) if is_redis else open_dictionaries(embeddings, *bases)
+    row_of, golden = opened
     serving = json.loads(Path(graph, "serving.json").read_text())
     values = Values(serving, row_of)
     names = [entry["name"] for entry in serving["signatures"]["by_slot"]]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tnctl.evaluation.inference import Inference
     from tnctl.evaluation.model_readers import LocalReader
     from tnctl.serving.graph.graph_document import GraphManifest
+    from tnctl.serving.publishing import Version
     from tnctl.serving.rows.export_document import Filter, RowsManifest
     from tnctl.serving.verification import CheckedFigure
     from tnctl.training.report.report_document import Report
@@ -409,6 +410,37 @@ class Run:
                 writers=None if self._processes is None else self._processes.writers(),
                 prefix=PREFIX if prefix is None else prefix,
                 grace=GRACE if grace is None else grace,
+            )
+
+    def publish(
+        self,
+        to: Url,
+        *,
+        keep: int = 3,
+        encoding: str | None = None,
+        precision: str = "float32",
+        full: bool = False,
+    ) -> "Version":
+        """Write graph and rows to a new version at `to`, and put it in force: `tnctl publish`.
+
+        `keep` versions stay. All rows are written when `full`, else a delta if there can be one.
+        Returns the version in force. Raises UserError and Failure; then it is the one before.
+        """
+        to = text_of(to, "to")
+        self.place_of_export(to, encoding, None, {})
+        refuse_if(server_format(to), "to= is a folder or URL of versions, and not a Redis")
+        with self._tensorflow():
+            from tnctl.serving import publishing
+            from tnctl.serving.rows.precision import PRECISIONS
+
+            return publishing.publish(
+                self._checkpoint,
+                self._conf,
+                to,
+                keep=keep,
+                encoding=encoding,
+                precision=choice("precision", precision, PRECISIONS),
+                full=full,
             )
 
     def place_of_export(

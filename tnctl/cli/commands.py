@@ -187,6 +187,14 @@ resumes there.""",
         "model_commands:export_embeddings",
         ("output", "train.threads", *ON_WORKERS),
     ),
+    "publish": Command(
+        "put a trained model in force: graph and rows beside earlier versions, compared first",
+        f"{MODEL} to=URL [keep=N] [format={'|'.join(file_formats())}] "
+        "[precision=float32|float16|int8] [full=true]",
+        ("conf", "checkpoint", "to", "keep", "format", "precision", "full"),
+        "model_commands:publish",
+        ("output",),
+    ),
     "fold": Command(
         "make one full export of a full one and its deltas",
         "embeddings=URL to=URL",

@@ -129,6 +129,22 @@ def number(text: str) -> float:
         raise UserError(f"min_show must be a number from 0 on. Received: {quoted(text)}") from None
 
 
+def publish(given: list[str]) -> int:
+    """Write a version of the model to `to`, and put it in force."""
+    run, taken = chosen("publish", given, runs_recipe=False)
+    refuse_if("to" not in taken, "publish needs to=URL: the folder of all versions")
+    from tnctl.serving.publishing import KEEP
+
+    run.publish(
+        taken["to"],
+        keep=arguments.count(taken, "keep", KEEP),
+        encoding=taken.get("format"),
+        precision=taken.get("precision", "float32"),
+        full=arguments.flag(taken, "full"),
+    )
+    return 0
+
+
 def verify_serving(given: list[str]) -> int:
     """Compare serving with training, and with golden rows; exit code 1 when they differ.
 
