@@ -280,8 +280,10 @@ def kept_of(slot, ids):
 
 
 @pytest.mark.parametrize("pooling", ["sum", "none"])
-@pytest.mark.parametrize("keep", ["first", "last"])
-@pytest.mark.parametrize("most", [None, 1, 3])
+@pytest.mark.parametrize(
+    ("keep", "most"),
+    [("first", None), *((keep, most) for keep in ("first", "last") for most in (1, 3))],
+)
 @pytest.mark.parametrize("missing", ["none", "value"])
 def test_which_ids_count(pooling, keep, most, missing):
     if pooling == "none" and most is None:

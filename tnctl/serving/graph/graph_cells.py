@@ -173,7 +173,7 @@ def ids_of(encoder: Encoder, values: Any) -> tuple[Any, Any]:
         local = times_of(values, time.format) + time.seconds_ahead * SECOND
         return time_part(local, slot.ids), tf.math.is_nan(values)
     if slot.kind.of_numbers:
-        boundaries = np.asarray(encoder.lists.boundaries, np.float64)
+        boundaries = np.asarray(encoder.ids.lists.boundaries, np.float64)
         return searched(boundaries, values, "right"), tf.math.is_nan(values)
     if slot.ids == "integer":
         # Missing by its decimal text, as docs/formats/ids.md has it.
