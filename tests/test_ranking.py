@@ -1,6 +1,8 @@
 """Signature rank of split graphs: one user and N items have the scores of the whole graph."""
 
 import json
+import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from test_split_graph import document
 
 from tnctl.serving.golden_checks import rank_deviation
-from tnctl.serving.graph.loaded_graph import load_graph, open_graph
+from tnctl.serving.graph.loaded_graph import LoadedGraph, load_graph, open_graph
 
 SLOTS = """\
 defaults: [schema, _self_]
@@ -32,22 +34,48 @@ RECIPES = {
     "dlrm": "dlrm, bottom: [8], hidden: [16, 8]",
     "din": "din, behavior: history, target: item, attention: [8, 4], hidden: [16, 8]",
 }
+# Counts of the user's numbers are of the batch.
+MIXING = """\
+from keras import ops
+
+from tnctl.model import layers
+
+
+def build(inputs):
+    total = ops.sum(inputs.slot("user"), axis=0, keepdims=True)
+    return layers.Logit()(inputs.deep) + ops.sum(total * inputs.slot("item"), axis=1, keepdims=True)
+"""
 ROWS = 120
 USERS = {"user", "city", "history", "home_x_city", "age"}
 
 
-def train(ran, folder, recipe):
+@pytest.fixture(scope="module")
+def trained(ran, tmp_path_factory):
+    """Trains a recipe and splits it, into a folder of its own that it returns."""
+
+    @cache
+    def training(recipe):
+        folder = tmp_path_factory.mktemp(recipe)
+        with (folder / "rows.jsonl").open("w") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows_of(ROWS))
+        pooling = "pooling: none, max_length: 3" if recipe == "din" else "pooling: mean"
+        text = SLOTS.replace("RECIPE", RECIPES[recipe]).replace("POOLING", pooling)
+        (folder / "conf.yaml").write_text(text)
+        ran("train", "conf=conf.yaml", "output=run", cwd=folder)
+        assert "signature rank: " in ran("split-graph", "output=run", cwd=folder).err
+        return folder
+
+    return training
+
+
+def rows_of(count):
     random = np.random.default_rng(3)
-    with (folder / "rows.jsonl").open("w") as file:
-        for at in range(ROWS):
-            row = {"user": f"u{at % 9}", "city": f"c{at % 3}", "item": f"i{at % 11}",
-                   "history": "|".join(f"i{k}" for k in range(at % 4)), "kind": f"k{at % 2}",
-                   "age": at % 50, "price": random.random(), "clicked": at % 2}  # fmt: skip
-            file.write(f"{json.dumps(row)}\n")
-    pooling = "pooling: none, max_length: 3" if recipe == "din" else "pooling: mean"
-    text = SLOTS.replace("RECIPE", RECIPES[recipe]).replace("POOLING", pooling)
-    (folder / "conf.yaml").write_text(text)
-    ran("train", "conf=conf.yaml", "output=run", cwd=folder)
+    for at in range(count):
+        yield {
+            "user": f"u{at % 9}", "city": f"c{at % 3}", "item": f"i{at % 11}",
+            "history": "|".join(f"i{k}" for k in range(at % 4)), "kind": f"k{at % 2}",
+            "age": at % 50, "price": random.random(), "clicked": at % 2,
+        }  # fmt: skip
 
 
 def random_inputs(by_slot, rows, most=3):
@@ -69,12 +97,16 @@ def products_of(folder, signature):
     return [tuple(shape) for shape in shapes]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_one_user_and_items(ran, cli, tmp_path, recipe):
-    train(ran, tmp_path, recipe)
-    done = ran("split-graph", "output=run", cwd=tmp_path)
-    assert "signature rank: " in done.err
-    folder = tmp_path / "run" / "graph"
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "deepfm",
+        "din",
+        *(pytest.param(recipe, marks=pytest.mark.long) for recipe in ("dcn", "dlrm")),
+    ],
+)
+def test_one_user_and_items(trained, cli, recipe):
+    folder = trained(recipe) / "run" / "graph"
     content, graph = document(folder), open_graph(str(folder))
     lengths = {"history_length"} if recipe == "din" else set()
     assert set(content.signatures.rank) == USERS | lengths
@@ -88,6 +120,65 @@ def test_one_user_and_items(ran, cli, tmp_path, recipe):
     if recipe in ("deepfm", "dcn"):
         assert (1, of_user) in products
         assert (None, sum(widths.values()) - of_user - 1) in products
-    done = cli("verify-serving", "graph=run/graph", cwd=tmp_path)
+    done = cli("verify-serving", f"graph={folder}", cwd=folder)
     assert done.code == 0, done.err
     assert "golden rows: logits of rank" in done.err
+
+
+def test_rows_of_a_user_are_scored_by_rank(trained, ran, monkeypatch):
+    folder = trained("deepfm")
+    ran("export-embeddings", "output=run", "format=dictionary", cwd=folder)
+    first, second, *others = rows_of(100)
+    users = [first] * 20 + [second] * 40
+    with (folder / "some.jsonl").open("w") as file:
+        for row, user in zip(others, users, strict=False):
+            of_user = {name: user[name] for name in ("user", "city", "history", "age")}
+            file.write(f"{json.dumps(row | of_user)}\n")
+    ran("predict", "output=run", "data.test=some.jsonl", "to=predicted.csv", cwd=folder)
+    calls = []
+    run = LoadedGraph.run
+    monkeypatch.setattr(
+        LoadedGraph, "run", lambda self, name, given: calls.append(name) or run(self, name, given)
+    )
+    artefacts = "graph=run/graph", "embeddings=run/embeddings"
+    for rows, expected in ((60, ["rank", "rank"]), (15, ["packed"])):
+        lines = (folder / "some.jsonl").read_text().splitlines(keepends=True)[:rows]
+        (folder / "part.jsonl").write_text("".join(lines))
+        calls.clear()
+        ran("score", *artefacts, "input=part.jsonl", "to=s.csv", "overwrite=true", cwd=folder)
+        assert calls == expected
+        scores, predicted = (
+            np.loadtxt(folder / name, delimiter=",", skiprows=1)[:rows]
+            for name in ("s.csv", "predicted.csv")
+        )
+        np.testing.assert_allclose(scores, predicted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"item: {}": "item: {side: mine}"}, "side"),
+        ({"cross: [user, item]": "side: user, cross: [user, item]"}, "slots.item is of items"),
+    ],
+)
+def test_what_a_side_cannot_be(trained, cli, change, said):
+    folder = trained("deepfm")
+    text = (folder / "conf.yaml").read_text()
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "wrong.yaml").write_text(text)
+    done = cli("train", "conf=wrong.yaml", "output=wrong", cwd=folder)
+    assert done.code == 2 and said in done.last
+
+
+def test_a_recipe_that_mixes_rows_has_no_rank(trained, ran, tmp_path):
+    """The greatest number of a batch of items is no item's."""
+    shutil.copy(trained("deepfm") / "rows.jsonl", tmp_path)
+    (tmp_path / "mine.py").write_text(MIXING)
+    text = SLOTS.replace("RECIPE", "mine.py").replace("POOLING", "pooling: mean")
+    (tmp_path / "conf.yaml").write_text(text)
+    ran("train", "conf=conf.yaml", "output=run", cwd=tmp_path)
+    done = ran("split-graph", "output=run", cwd=tmp_path)
+    assert "no signature rank" in done.err
+    assert document(tmp_path / "run" / "graph").signatures.rank is None

@@ -22,7 +22,7 @@ UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}  # in seconds
 
 def side() -> Any:
     """The key `side` of slots and numeric inputs."""
-    sentence = "user: one value of all items that are ranked for a user (signature rank of graphs)"
+    sentence = "user or item: a split graph computes the inputs of the user once for many items"
     return choice("item", ("user", "item"), sentence)
 
 
