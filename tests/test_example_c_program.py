@@ -189,7 +189,7 @@ def test_rows_are_scored_as_tnctl_does(ran, program, exported):
             assert math.isclose(line[name], value, rel_tol=2e-5, abs_tol=2e-5)
 
 
-def test_rows_of_one_user_are_ranked(ran, program, exported, tmp_path):
+def test_rows_of_one_user_are_ranked(program, exported, tmp_path):
     first, *others = nested_clicks(40)
     rows = [first, *(row | {name: first[name] for name in ("user", "history", "person")}
                      for row in others)]  # fmt: skip

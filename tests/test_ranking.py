@@ -34,16 +34,22 @@ RECIPES = {
     "dlrm": "dlrm, bottom: [8], hidden: [16, 8]",
     "din": "din, behavior: history, target: item, attention: [8, 4], hidden: [16, 8]",
 }
-# Counts of the user's numbers are of the batch.
-MIXING = """\
+# The numbers of a user's rows, of whom signature rank has one.
+NUMBERING = """\
+import keras
 from keras import ops
 
 from tnctl.model import layers
 
 
+class Numbered(keras.layers.Layer):
+    def call(self, user, item):
+        return ops.take(item, ops.arange(ops.shape(user)[0]), axis=0)
+
+
 def build(inputs):
-    total = ops.sum(inputs.slot("user"), axis=0, keepdims=True)
-    return layers.Logit()(inputs.deep) + ops.sum(total * inputs.slot("item"), axis=1, keepdims=True)
+    item = Numbered()(inputs.slot("user"), inputs.slot("item"))
+    return layers.Logit()(layers.concatenated(inputs.deep, item)) + inputs.linear
 """
 ROWS = 120
 USERS = {"user", "city", "history", "home_x_city", "age"}
@@ -172,10 +178,9 @@ def test_what_a_side_cannot_be(trained, cli, change, said):
     assert done.code == 2 and said in done.last
 
 
-def test_a_recipe_that_mixes_rows_has_no_rank(trained, ran, tmp_path):
-    """The greatest number of a batch of items is no item's."""
+def test_a_recipe_that_numbers_rows_has_no_rank(trained, ran, tmp_path):
     shutil.copy(trained("deepfm") / "rows.jsonl", tmp_path)
-    (tmp_path / "mine.py").write_text(MIXING)
+    (tmp_path / "mine.py").write_text(NUMBERING)
     text = SLOTS.replace("RECIPE", "mine.py").replace("POOLING", "pooling: mean")
     (tmp_path / "conf.yaml").write_text(text)
     ran("train", "conf=conf.yaml", "output=run", cwd=tmp_path)

@@ -238,9 +238,11 @@ def rank_deviation(
     `run` computes a signature, `inputs` [n, ...] are of by_slot, those of `users` have one row.
     """
     first = {name: array[:1] if name in users else array for name, array in inputs.items()}
-    repeated = {name: np.repeat(array[:1], len(array), axis=0) for name, array in inputs.items()}
-    expected = run(BY_SLOT, inputs | {name: repeated[name] for name in users})
-    outputs = run(RANK, first)
+    repeated = {
+        name: np.repeat(array[:1], len(array), axis=0) if name in users else array
+        for name, array in inputs.items()
+    }
+    expected, outputs = run(BY_SLOT, repeated), run(RANK, first)
     return max(deviation_of(outputs[name], array) for name, array in expected.items())
 
 

@@ -82,7 +82,7 @@ class Scorer:
         Rows of a user are those, one after the other, whose inputs of the user are the same.
         """
         signatures = self.description.signatures
-        if signatures.rank is None or not len(next(iter(inputs.values()))):
+        if not signatures.rank or not len(next(iter(inputs.values()))):
             return self._graph.outputs(PACKED, inputs)
         arrays = inputs_of(signatures.by_slot, inputs)
         flat = [

@@ -10,6 +10,7 @@ an entry, and an unknown id reads that row.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -51,6 +52,7 @@ from tnctl.serving.graph.graph_document import (
     GraphManifest,
     InsideRows,
     RowInput,
+    Signatures,
     SlotInput,
     conf_of,
     fed_slots,
@@ -170,55 +172,53 @@ def slot_tensors(
 
 def inputs_of_rows(
     description: GraphManifest, dtypes: Mapping[str, Any], holds: Any, of_numbers: Any
-) -> tuple[tuple[RowInput, ...], list[str]]:
+) -> tuple[tuple[RowInput, ...], str]:
     """The inputs of a signature that looks rows up, and the names that two of them have.
 
     `dtypes` are of the ids or values (`holds`) of slots, by name, `of_numbers` of numeric inputs.
     """
     inputs = []
-
-    def add(name: str, dtype: Any, size: int | None, of: str, holds: Any) -> None:
-        shape = () if holds == "length" else (size,)
-        inputs.append(RowInput(name=name, dtype=dtype, shape=shape, of=of, holds=holds))
-
     for name, dtype in dtypes.items():
-        add(name, dtype, None, name, holds)
-        add(name + LENGTH, "int32", None, name, "length")
+        parts = [("", dtype, (None,), holds), (LENGTH, "int32", (), "length")]
         if name in description.slots and description.slots[name].weights is not None:
-            add(name + OF_WEIGHTS, "float32", None, name, "weights")
-    for name, number in description.numeric.items():
-        if name in description.inputs:
-            add(name, of_numbers, number.width, name, "numbers")
-    names = [given.name for given in inputs]
-    return tuple(inputs), sorted({name for name in names if names.count(name) > 1})
+            parts.append((OF_WEIGHTS, "float32", (None,), "weights"))
+        inputs += [
+            RowInput(name=name + end, dtype=kind, shape=shape, of=name, holds=what)
+            for end, kind, shape, what in parts
+        ]
+    inputs += [
+        RowInput(name=name, dtype=of_numbers, shape=(number.width,), of=name, holds="numbers")
+        for name, number in description.numeric.items()
+        if name in description.inputs
+    ]
+    counts = Counter(given.name for given in inputs)
+    return tuple(inputs), ", ".join(sorted(name for name in counts if counts[name] > 1))
 
 
-def id_inputs(description: GraphManifest) -> tuple[RowInput, ...]:
-    """The inputs of signature by_id. Raises UserError where two have one name."""
-    dtypes = dict.fromkeys(fed_slots(description), "int64")
-    inputs, twice = inputs_of_rows(description, dtypes, "ids", "float32")
+def with_rows(description: GraphManifest) -> Signatures:
+    """The signatures of a graph that has the rows.
+
+    Without by_value, and with a line that says why, where the graph cannot make ids of values.
+    Raises UserError where two inputs of by_id have one name.
+    """
+    by_id, twice = inputs_of_rows(
+        description, dict.fromkeys(fed_slots(description), "int64"), "ids", "float32"
+    )
     refuse_if(
         twice,
-        f"rows=inside: {', '.join(twice)} would be two inputs of the graph. Rename that slot or "
-        "number",
+        f"rows=inside: {twice} would be two inputs of the graph. Rename that slot or number",
     )
-    return inputs
-
-
-def value_inputs(description: GraphManifest) -> tuple[RowInput, ...] | None:
-    """The inputs of signature by_value; None, and a line that says why, where there is none."""
     encoders = encoders_of(description)
-    reason, twice = refusal(description, encoders), []
+    slots = {name: of.slot for name, of in encoders.items() if of.slot.cross is None}
+    dtypes = {name: dtype_of(slot) for name, slot in slots.items()}
+    reason, by_value = refusal(description, encoders), None
     if reason is None:
-        slots = {n: encoder.slot for n, encoder in encoders.items() if encoder.slot.cross is None}
-        dtypes = {name: dtype_of(slot) for name, slot in slots.items()}
-        inputs, twice = inputs_of_rows(description, dtypes, "values", "float64")
-    if twice:
-        reason = f"{', '.join(twice)} would be two inputs"
-    if reason is not None:
+        by_value, twice = inputs_of_rows(description, dtypes, "values", "float64")
+        reason = twice and f"{twice} would be two inputs"
+    if reason:
         say(f"no signature by_value: {reason}")
-        return None
-    return inputs
+        by_value = None
+    return dataclasses.replace(description.signatures, by_id=by_id, by_value=by_value)
 
 
 def add_rows(
@@ -234,9 +234,7 @@ def add_rows(
     Returns serving.json as it is then, with `golden` of the rows, and their golden rows. Raises
     Failure when there is no memory for the rows, UserError where two inputs would have one name.
     """
-    signatures = dataclasses.replace(
-        description.signatures, by_id=id_inputs(description), by_value=value_inputs(description)
-    )
+    signatures = with_rows(description)
     with files.TemporaryFolder("rows") as temporary:
         rows = files.join(temporary, "rows")
         content = export(
@@ -299,8 +297,8 @@ def save_with_rows(folder: str, to: str, description: GraphManifest, rows: str) 
         return dense[BY_SLOT](**slot_tensors(description, cells, numbers, module.groups))
 
     functions = {BY_ID: by_id, BY_VALUE: by_value}
-    with_rows = {
+    of_rows = {
         name: concrete(functions[name], inputs)
         for name, inputs in description.signatures.with_rows.items()
     }
-    save_module(module, to, {**dense, **with_rows})
+    save_module(module, to, {**dense, **of_rows})
