@@ -28,7 +28,21 @@ numeric: {age: {side: user}, price: {}}
 data: {format: jsonl, train: rows.jsonl, label: {column: clicked}}
 train: {batch_size: 32}
 """
+# Two towers: the user's is computed once, and what is left of each item is a product.
+TOWERS = """\
+from keras import ops
+
+from tnctl.model import layers
+
+
+def build(inputs):
+    user = layers.concatenated(inputs.slot("user"), inputs.slot("city"), inputs.number("age"))
+    item = layers.concatenated(inputs.slot("item"), inputs.number("price"))
+    user, item = (layers.Mlp([6, 5])(side) for side in (user, item))
+    return ops.sum(user * item, axis=1, keepdims=True) + inputs.linear
+"""
 RECIPES = {
+    "towers": "mine.py",
     "deepfm": "deepfm, hidden: [16, 8]",
     "dcn": "dcn, hidden: [16, 8]",
     "dlrm": "dlrm, bottom: [8], hidden: [16, 8]",
@@ -66,6 +80,7 @@ def trained(ran, tmp_path_factory):
             file.writelines(f"{json.dumps(row)}\n" for row in rows_of(ROWS))
         pooling = "pooling: none, max_length: 3" if recipe == "din" else "pooling: mean"
         text = SLOTS.replace("RECIPE", RECIPES[recipe]).replace("POOLING", pooling)
+        (folder / "mine.py").write_text(TOWERS)
         (folder / "conf.yaml").write_text(text)
         ran("train", "conf=conf.yaml", "output=run", cwd=folder)
         assert "signature rank: " in ran("split-graph", "output=run", cwd=folder).err
@@ -123,6 +138,8 @@ def test_one_user_and_items(trained, cli, recipe):
     of_user = sum(widths[name] for name in USERS - {"history"})
     of_user += 0 if recipe == "din" else widths["history"]
     products = products_of(folder, "rank")
+    if recipe == "towers":
+        assert sorted(products, key=str) == [(1, 6), (1, 9), (None, 5), (None, 6)]
     if recipe in ("deepfm", "dcn"):
         assert (1, of_user) in products
         assert (None, sum(widths.values()) - of_user - 1) in products

@@ -24,6 +24,7 @@ from tnctl.serving.graph.inlined_graph import needed, sliced, weights_of
 from tnctl.serving.graph.loaded_graph import load_graph, run, tensorflow_errors
 
 EXAMPLES = 16  # random ones, with which the signature is compared to by_slot
+MASKS = ("begin", "end", "new_axis", "ellipsis")  # of a StridedSlice
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class RankedGraph:
         for node in graph.node:  # each after those that it reads
             sides = {self._side(reference) for reference in node.input} - {None}
             of_user, tensor = given.get(node.name, (all(sides) if sides else None, None))
+            self._of_user[node.name] = of_user
             if tensor is not None:
                 outputs = [tensor]
             elif of_user is False:
-                outputs = self._product(node) or self._made(node, self.each)
+                outputs = self._columns(node) or self._product(node) or self._made(node, self.each)
             else:
                 outputs = self._made(node, self._tensors.__getitem__)
-            self._of_user[node.name] = of_user
             self._tensors |= {f"{node.name}:{k}": tensor for k, tensor in enumerate(outputs)}
 
     def each(self, reference: str) -> Any:
@@ -105,6 +106,17 @@ class RankedGraph:
         [operation] = tf.import_graph_def(alone, inputs, return_elements=[node.name])
         return list(operation.outputs)
 
+    def _columns(self, node: Any) -> list[Any] | None:
+        """Columns of the user alone, or of items alone, of an input of both; None: it is none."""
+        if node.op != "StridedSlice" or (places := self._columns_read(node)) is None:
+            return None
+        parts = cut(self._parts(node.input[0]), places)
+        if len({part.of_user for part in parts}) > 1:
+            return None
+        self._of_user[node.name] = parts[0].of_user
+        columns = tf.concat([part.tensor for part in parts], axis=1)
+        return [columns[:, 0] if self._shapes(f"{node.name}:0").rank == 1 else columns]
+
     def _product(self, node: Any) -> list[Any] | None:
         """The product of a matrix with columns of the user and of the items; None: it is none."""
         if node.op != "MatMul" or node.attr["transpose_a"].b or node.attr["transpose_b"].b:
@@ -129,7 +141,8 @@ class RankedGraph:
             inputs = [*node.input]
             if node.op == "ConcatV2" and self._constant(inputs[-1]) in (-1, shape.rank - 1):
                 return [part for of in inputs[:-1] for part in self._parts(of)]
-            if node.op == "StridedSlice" and (places := self._columns_read(node)) is not None:
+            places = self._columns_read(node) if node.op == "StridedSlice" else None
+            if shape.rank == 2 and places is not None:
                 return cut(self._parts(inputs[0]), places)
             if node.op == "Reshape" and shape.rank == 2 and shape[1] == self._shapes(inputs[0])[-1]:
                 return [
@@ -141,13 +154,15 @@ class RankedGraph:
     def _columns_read(self, node: Any) -> range | None:
         """The columns of [rows, columns] that a StridedSlice returns; None: it does more."""
         shape, bounds = self._shapes(node.input[0]), [*map(self._constant, node.input[1:])]
-        every_row = node.attr["begin_mask"].i & node.attr["end_mask"].i & 1
-        if shape.rank != 2 or not every_row or any(bound is None for bound in bounds):
+        masks = {name: node.attr[f"{name}_mask"].i for name in MASKS}
+        plain = masks["begin"] & masks["end"] & 1 and not masks["new_axis"] | masks["ellipsis"]
+        if shape.rank != 2 or not plain or any(bound is None for bound in bounds):
+            return None
+        if (bounds[-1] != 1).any():  # steps
             return None
         read = sliced(node.attr, *bounds, shape[1])
         places = range(min(read), max(read) + 1)
-        is_range = len(places) == len(read) and not node.attr["shrink_axis_mask"].i
-        return places if is_range else None
+        return places if len(places) == len(read) else None
 
     def _constant(self, reference: str) -> Any:
         """The value of a constant; None for another tensor."""
