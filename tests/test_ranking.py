@@ -204,3 +204,12 @@ def test_a_recipe_that_numbers_rows_has_no_rank(trained, ran, tmp_path):
     done = ran("split-graph", "output=run", cwd=tmp_path)
     assert "no signature rank" in done.err
     assert document(tmp_path / "run" / "graph").signatures.rank is None
+
+
+def test_sides_may_change_after_training(trained, ran):
+    """By a key of split-graph, and in the conf: its run is finished."""
+    folder = trained("deepfm")
+    ran("split-graph", "output=run", "slots.city.side=item", "to=other", cwd=folder)
+    assert set(document(folder / "other").signatures.rank) == {"user", "history", "age"}
+    done = ran("train", "conf=conf.yaml", "output=run", "numeric.age.side=item", cwd=folder)
+    assert "finished" in done.err
