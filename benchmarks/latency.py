@@ -8,6 +8,9 @@ machine is needed.
 
 `--inside` times, in Python, signatures `by_id` and `by_value` of the graph with the rows inside,
 beside `packed` alone, and after looking up and pooling in dictionaries.
+
+`--rank` times signature `rank` of one user, whose are 20 of the 26 slots, and 500 items, beside
+`packed` of 500 rows. The bound is the ratio of the multiply-adds of their products of matrices.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "serving"
 RUN = FOLDER / "latency"
 ROWS = 20_000
 SIZES = (1, 10, 100)  # rows of a call
+ITEMS = 500  # of a call that ranks
+OF_USER = 20  # slots, of 26
 PROGRAMS = {"score": "TensorFlow's C API", "score_aot": "compiled"}
 WAYS = {"graph": "graph alone", "values": "from values", "lines": "from lines"}
 
@@ -37,7 +43,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--inside", action="store_true")
+    parser.add_argument("--rank", action="store_true")
     given = parser.parse_args()
+    if given.rank:
+        rank(given.rounds)
+        return
     made = RUN / "graph" / "aot", RUN / "embeddings" / "manifest.json"
     if not all(path.exists() for path in made):
         prepare()
@@ -117,6 +127,71 @@ def inside(rounds: int) -> list[list[str]]:
             call(batches[0])
             table[-1].append(percentiles(call, batches))
     return table
+
+
+def rank(rounds: int) -> None:
+    """Print how fast rank is beside packed, with embeddings of 8 and of 32, and the bounds."""
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import (
+        convert_variables_to_constants_v2,
+    )
+
+    from tnctl.serving.graph.loaded_graph import inputs_of, load_graph, open_graph
+
+    def multiply_adds(function: Any) -> int:
+        constant = convert_variables_to_constants_v2(function)
+        operations = constant.graph.get_operations()
+        shapes = [[x.shape for x in op.inputs] for op in operations if op.type == "MatMul"]
+        return sum((x[0] or ITEMS) * x[1] * y[1] for x, y in shapes)
+
+    print(timing.machine())
+    table = [
+        ["embedding, us per call", "packed", "rank", "times as fast", "95 % interval", "bound"]
+    ]
+    for width in (8, 32):
+        folder = ranked(width)
+        description = open_graph(str(folder)).description
+        graph = load_graph(str(folder))
+        functions = {name: graph.signatures[name] for name in ("packed", "rank")}
+        random = np.random.default_rng(1)
+        packed = {
+            part.name: random.normal(size=(ITEMS, part.columns)).astype(np.float32)
+            for part in description.signatures.packed
+        }
+        by_slot = inputs_of(description.signatures.by_slot, packed)
+        users = set(description.signatures.rank or ())
+        of_rank = {name: x[:1] if name in users else x for name, x in by_slot.items()}
+        given = {
+            way: {name: tf.constant(x) for name, x in inputs.items()}
+            for way, inputs in (("packed", packed), ("rank", of_rank))
+        }
+        calls = {way: partial(functions[way], **given[way]) for way in functions}
+        steps: dict[str, timing.Step] = {
+            way: lambda _, call=call: call() for way, call in calls.items()
+        }
+        done = timing.compare(steps, 1, rounds)
+        ratio = done.ratio("rank", "packed")
+        bound = multiply_adds(functions["packed"]) / multiply_adds(functions["rank"])
+        times = [f"{1e6 / done.rate(way):.0f}" for way in functions]
+        interval = f"{ratio.low:.2f} - {ratio.high:.2f}"
+        table.append([str(width), *times, f"{ratio.median:.2f}", interval, f"{bound:.2f}"])
+    print(timing.table(table))
+
+
+def ranked(width: int) -> Path:
+    """A graph with signature rank, of random rows: no score of it means anything."""
+    folder = RUN.parent / f"rank{width}"
+    if not (folder / "graph" / "serving.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        ids = "\t".join(f"{k:08x}" for k in range(SLOTS))
+        lines = (f"{k % 2}\t" + "1\t" * NUMERIC + f"{ids}\n" for k in range(2000))
+        (folder / "rows.tsv").write_text("".join(lines))
+        sides = [f"+slots.C{k}.side=user" for k in range(1, OF_USER + 1)]
+        tnctl("train", "conf=criteo", f"data.train={folder / 'rows.tsv'}", "overwrite=true",
+              f"output={folder / 'run'}", f"embedding.width={width}", *sides)  # fmt: skip
+        tnctl("split-graph", f"output={folder / 'run'}", f"to={folder / 'graph'}")
+    return folder / "graph"
 
 
 def percentiles(call: Callable[[Any], Any], batches: list[Any]) -> str:

@@ -35,14 +35,14 @@ recipe: {name: mine.py}
 embedding: {width: 4}
 life: {groups: {tags: {shows: {cvm: true}}, user: {eviction: {unseen_steps: 3}}}}
 slots:
-  user: {missing: value, seed: 9007199254740991}
+  user: {side: user, missing: value, seed: 9007199254740991}
   tags: {separator: "|", weights: scores, pooling: mean, max_length: 3, keep: last}
   item: {ids: modulo, size: 9007199254740993, missing: value}
-  history: {group: item, ids: modulo, size: 9007199254740993, pooling: none, max_length: 4,
-            missing: value}
+  history: {side: user, group: item, ids: modulo, size: 9007199254740993, pooling: none,
+            max_length: 4, missing: value}
   place: {column: city, vectors: cities.npy, width: 3, missing: value}
   number: {ids: integer, padding: 18446744073709551615, width: 2}
-  age: {column: person.age, ids: quantiles, buckets: 4, missing: value}
+  age: {side: user, column: person.age, ids: quantiles, buckets: 4, missing: value}
   spent: {column: price, ids: row_quantiles, buckets: 6, missing: value}
   income: {ids: boundaries, boundaries: [0.1, 10, 100], column: price, width: 0}
   land: {column: person.places.land, ids: vocabulary, vocabulary: [de, "f\\u00fcr"], oov: 2,
@@ -187,6 +187,27 @@ def test_rows_are_scored_as_tnctl_does(ran, program, exported):
         assert list(line) == list(other)
         for name, value in other.items():
             assert math.isclose(line[name], value, rel_tol=2e-5, abs_tol=2e-5)
+
+
+def test_rows_of_one_user_are_ranked(program, exported, tmp_path):
+    first, *others = nested_clicks(40)
+    rows = [first, *(row | {name: first[name] for name in ("user", "history", "person")}
+                     for row in others)]  # fmt: skip
+    ranked, _ = score(program, exported, "--batch", "64", rows=rows)
+    alone, _ = score(program, exported, "--batch", "15", rows=rows)
+    for line, other in zip(map(json.loads, ranked), map(json.loads, alone), strict=True):
+        for name, value in other.items():
+            assert math.isclose(line[name], value, rel_tol=1e-6, abs_tol=1e-6)
+    assert len({json.loads(line)["logit_click"] for line in ranked}) > 20
+    shutil.copytree(exported / "graph", tmp_path / "graph")
+    serving = tmp_path / "graph" / "serving.json"
+    content = json.loads(serving.read_text())
+    content["signatures"]["rank"].remove("age")
+    serving.write_text(json.dumps(content))
+    whole = exported / "whole"
+    _, err = score(program, tmp_path, "--batch", "64", rows=rows, embeddings=whole, code=1)
+    assert "the graph: " in err[-1]
+    score(program, tmp_path, "--batch", "15", rows=rows, embeddings=whole)
 
 
 def test_lines_of_tensornet_get_the_scores_of_their_rows(program, exported):

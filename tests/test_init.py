@@ -49,7 +49,8 @@ def test_a_log_with_semicolons(tmp_path):
     assert conf["slots"]["price"]["ids"] == "row_quantiles"
     assert conf["slots"]["price"]["missing"] == "value"
     assert (conf["slots"]["price"]["buckets"], conf["slots"]["age_bucket"]["buckets"]) == (8, 15)
-    assert conf["slots"]["age"] == {} and result.text.count("# id or number? 72 ") == 3
+    assert conf["slots"]["age"] == conf["slots"]["user_id"] == {"side": "user"}
+    assert result.text.count("# id or number? 72 ") == 3
     assert any("revenue" in text for text in result.warnings)
     assert conf["data"]["split"] == {"validation": 0.2, "by": "last"}
     assert "the last, as they are in the order of time" in result.text

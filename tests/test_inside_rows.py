@@ -19,12 +19,12 @@ from test_split_graph import (
     train_every_input,
 )
 
-from tnctl.data.slot_encoder import Cells
+from tnctl.data.slot_encoder import Cells, Encoder
+from tnctl.schema import Data, Slot
 from tnctl.serving import golden_checks, graph_inputs
 from tnctl.serving.golden_checks import encoded_rows
-from tnctl.serving.graph import id_cells, inside_rows, value_cells
-from tnctl.serving.graph.graph_document import SlotInput
-from tnctl.serving.graph.id_cells import Cell
+from tnctl.serving.graph import graph_cells, inside_rows
+from tnctl.serving.graph.graph_cells import Cell
 from tnctl.serving.graph.inside_rows import GroupRows
 from tnctl.serving.graph.loaded_graph import open_graph
 from tnctl.serving.graph_inputs import id_arrays
@@ -134,7 +134,7 @@ def test_lower_precision_has_golden_rows_of_its_own(split, trained_clicks, cli, 
         pytest.param(["frozen=true", "golden=0"], marks=pytest.mark.long),
     ],
 )
-def test_parts_of_a_graph_with_rows(split, whole, arguments):
+def test_parts_of_a_graph_with_rows(split, whole, trained_clicks, cli, arguments):
     folder, _ = split(*arguments)
     content = document(folder)
     names = {given.name for given in content.signatures.by_id}
@@ -144,6 +144,10 @@ def test_parts_of_a_graph_with_rows(split, whole, arguments):
     near(outputs["logits"], golden_of(whole[0]).outputs("logits", head))
     if head == "buy":
         assert "user" not in names and "tags" in names
+    if "golden=0" in arguments:
+        done = cli("verify-serving", "conf=conf.yaml", "output=run", f"graph={folder}",
+                   cwd=trained_clicks)  # fmt: skip
+        assert done.code == 1 and done.last.endswith("(golden=0). Split with golden=200")
 
 
 def test_raw_rows_are_scored_without_embeddings(whole, trained_clicks, ran, cli, tmp_path):
@@ -260,42 +264,33 @@ def test_rows_of_ids(tmp_path, precision, form):
         np.testing.assert_array_equal(there, np.isin(looked_up, np.array(ids, np.uint64)))
         assert not expected[~there].any()
         assert not len(ids) or expected[there].any()
-        keys = id_cells.mix64(tf.constant((looked_up ^ np.uint64(salt)).view(np.int64)))
-        kept = np.arange(len(looked_up)) != 2
-        rows = GroupRows("user", stored).find(keys ^ id_cells.TOP_BIT, tf.constant(kept)).numpy()
-        np.testing.assert_array_equal(rows, expected * kept[:, None])
-
-
-def slot_with(**settings):
-    keys = {
-        "column": "c", "cross": None, "separator": "|", "weights": None, "ids": "hash", "seed": 0,
-        "size": None, "vocabulary": None, "oov": 0, "boundaries": None, "missing": "none",
-        "missing_id": None, "padding": None, "max_length": None, "keep": "first", "pooling": "sum",
-        "indicator": False, "group": "user", "linear": True, "width": 4, "cvm": False, "columns": 4,
-        "default": 0.0,
-    }  # fmt: skip
-    return SlotInput(**keys | settings)
+        keys = graph_cells.mix64(graph_cells.int64(looked_up ^ np.uint64(salt)))
+        rows = GroupRows("user", stored).find(keys[None] ^ graph_cells.TOP_BIT).numpy()
+        np.testing.assert_array_equal(rows[0], expected)
 
 
 def kept_of(slot, ids):
     """The ids of a row that count, as docs/formats/ids.md has the steps."""
-    ids = [id_ for id_ in ids if str(id_) != slot.padding]
+    ids = [id_ for id_ in ids if id_ != slot.padding]
     if slot.max_length is not None:
         last = slot.keep == "last"
         ids = ids[-slot.max_length :] if last else ids[: slot.max_length]
     absent = slot.missing == "value" and slot.pooling != "none" and not ids
-    return [int(slot.missing_id)] if absent else ids
+    return [LARGEST] if absent else ids
 
 
 @pytest.mark.parametrize("pooling", ["sum", "none"])
-@pytest.mark.parametrize("keep", ["first", "last"])
-@pytest.mark.parametrize("most", [None, 1, 3])
+@pytest.mark.parametrize(
+    ("keep", "most"),
+    [("first", None), *((keep, most) for keep in ("first", "last") for most in (1, 3))],
+)
 @pytest.mark.parametrize("missing", ["none", "value"])
 def test_which_ids_count(pooling, keep, most, missing):
     if pooling == "none" and most is None:
         most = 6
-    slot = slot_with(pooling=pooling, keep=keep, max_length=most, missing=missing,
-                     missing_id=str(LARGEST), padding=str(2**63 + 1))  # fmt: skip
+    slot = Slot(pooling=pooling, keep=keep, max_length=most, missing=missing, padding=2**63 + 1)
+    encoder = Encoder("s", slot, Data())
+    encoder.missing_id = np.uint64(LARGEST)
     random = np.random.default_rng(2)
     rows = [
         random.choice([2**63 + 1, 3, 4, 2**63 + 2], count).tolist() for count in (0, 5, 1, 4, 2)
@@ -305,8 +300,8 @@ def test_which_ids_count(pooling, keep, most, missing):
     for at, row in enumerate(rows):
         ids[at, : len(row)] = row
     lengths = tf.constant([len(row) for row in rows])
-    given = id_cells.given_cell("s", slot, {"s_length": lengths}, tf.constant(ids.view(np.int64)))
-    cell = id_cells.kept_ids(slot, given)
+    given = graph_cells.given_cell(encoder, {"s": graph_cells.int64(ids), "s_length": lengths})
+    cell = graph_cells.kept_ids(encoder, given)
     received = [
         row[kept].tolist()
         for row, kept in zip(cell.ids.numpy().view(np.uint64), cell.kept.numpy(), strict=True)
@@ -333,8 +328,9 @@ def test_pooling_is_the_scorers(pooling, weighted):
         tf.constant(np.where(kept, graph_inputs.padded(weights, cells, 5), np.nan))
         if weighted else None,
     )  # fmt: skip
-    padded = tf.constant(graph_inputs.padded(rows, cells, 5))
-    received = inside_rows.pooled(padded, cell, pooling).numpy()
+    factors = inside_rows.factors(cell)
+    padded = graph_inputs.padded(rows, cells, 5) * factors[:, :, None]
+    received = inside_rows.pooled(padded, factors, pooling).numpy()
     near(received, graph_inputs.pooled(rows, cells, pooling))
     assert received[2].any() and not received[0].any()
 
@@ -356,17 +352,17 @@ def test_hashes_of_texts():
     golden |= {(long, seed): hash_bytes(long.encode(), seed) for seed in (0, 2**53 - 1)}
     for seed in {seed for _, seed in golden}:
         texts = [text for text, of in golden if of == seed]
-        hashed = value_cells.hash_texts(texts_of([text.encode() for text in texts]), seed)
+        hashed = graph_cells.hash_texts(texts_of([text.encode() for text in texts]), seed)
         expected = [golden[text, seed] for text in texts]
         assert hashed.numpy()[0].view(np.uint64).tolist() == expected
-    assert value_cells.hash_texts(tf.zeros([0, 0], tf.string), 0).shape == (0, 0)
-    assert value_cells.hash_texts(tf.zeros([2, 0], tf.string), 0).shape == (2, 0)
+    assert graph_cells.hash_texts(tf.zeros([0, 0], tf.string), 0).shape == (0, 0)
+    assert graph_cells.hash_texts(tf.zeros([2, 0], tf.string), 0).shape == (2, 0)
 
 
 @pytest.mark.parametrize("size", [1, 1000, 2**53 + 1, 2**63, 2**64 - 1])
 def test_modulo_is_unsigned(size):
     words = np.array([[0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]], np.uint64)
-    received = value_cells.modulo(tf.constant(words.view(np.int64)), size).numpy().view(np.uint64)
+    received = graph_cells.modulo(tf.constant(words.view(np.int64)), size).numpy().view(np.uint64)
     assert received[0].tolist() == [int(word) % size for word in words[0]]
 
 
@@ -374,7 +370,7 @@ def test_modulo_is_unsigned(size):
 def test_parts_of_times(part):
     random = np.random.default_rng(5)
     times = random.integers(-62_135_596_800, 253_402_300_800, 500) * 10**6 + 999_999
-    received = value_cells.time_part(tf.constant(times + 3600 * 10**6), part).numpy()
+    received = graph_cells.time_part(tf.constant(times + 3600 * 10**6), part).numpy()
     np.testing.assert_array_equal(received.view(np.uint64), time_parts(times, part, 3600))
 
 

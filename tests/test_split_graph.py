@@ -18,7 +18,7 @@ from tnctl.errors import UserError
 from tnctl.model.graph import Input
 from tnctl.serving import golden_checks, verification
 from tnctl.serving.golden_checks import golden_of_graph
-from tnctl.serving.graph import loaded_graph, splitting
+from tnctl.serving.graph import inlined_graph, loaded_graph, splitting
 from tnctl.serving.graph.graph_document import GraphManifest
 from tnctl.serving.graph.loaded_graph import inputs_of, open_graph
 from tnctl.serving.graph_inputs import RawInputs
@@ -469,8 +469,8 @@ def test_the_columns_that_a_graph_reads(reading, columns):
     specs = [tf.TensorSpec([None, 6], tf.float32, "x")]
     function = tf.function(reading, specs, autograph=False).get_concrete_function()
     name = function.outputs[0].name
-    graph, fetched = splitting.needed(function.graph.as_graph_def(), [name])
-    assert splitting.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
+    graph, fetched = inlined_graph.needed(function.graph.as_graph_def(), [name])
+    assert inlined_graph.columns_read(graph, Input("x", (6,), "x"), fetched) == columns
 
 
 def test_a_head_that_is_not_there(cli, everything):

@@ -159,6 +159,13 @@ static int describe_numbers(description *out, const json_value *entries, char *e
     return 1;
 }
 
+/* A text of the file with a NUL behind it, where its quote was. */
+static const char *ended(const json_value *text) {
+    char *name = (char *)text->text;
+    name[text->length] = 0;
+    return name;
+}
+
 /* ---- Places ------------------------------------------------------------- */
 
 /* Tells a slot or number of one input of `by_slot` where in `packed` it stands. */
@@ -231,6 +238,57 @@ static int describe_signatures(description *out, const json_value *signatures, c
     return 1;
 }
 
+/* The inputs of signature rank: those of by_slot, of which it names the user's. Where linear
+ * weights are inputs of their own it is left out, as packed has their sum. */
+static int describe_rank(description *out, const json_value *signatures, char *error) {
+    const json_value *by_slot = list_of(signatures, "by_slot");
+    const json_value *users = texts_of(signatures, "rank");
+    if (users == NULL) {
+        return 1;
+    }
+    out->ranked = zeros(by_slot->values, sizeof *out->ranked, error);
+    if (out->ranked == NULL) {
+        return 0;
+    }
+    uint32_t n = 0;
+    for (const json_value *at = by_slot + 1; at < json_after(by_slot); at = json_after(at)) {
+        rank_input *input = &out->ranked[n++];
+        const json_value *name = text_of(at, "name"), *shape = list_of(at, "shape");
+        if (json_is(text_of(at, "source"), "linears")) {
+            return 1;
+        }
+        while (input->packed < out->n_packed &&
+               !json_is(text_of(at, "source"), out->packed[input->packed].name)) {
+            input->packed++;
+        }
+        input->dimensions = (int)items(shape);
+        if (input->packed == out->n_packed || input->dimensions > 2 ||
+            !take_count(at, "at", &input->at, error) ||
+            !take_count(at, "columns", &input->columns, error) ||
+            (size_t)input->at + input->columns > out->packed[input->packed].columns) {
+            return refuse(error, "serving.json: an input of by_slot is not understood");
+        }
+        uint64_t product = 1, length = 0;
+        for (int i = 0; i < input->dimensions; i++) {
+            if (!json_integer(shape[1 + i].text, shape[1 + i].length, &length) ||
+                length > UINT32_MAX) {
+                return refuse(error, "serving.json: an input of by_slot has no shape");
+            }
+            input->shape[i] = (int64_t)length;
+            product *= length;
+        }
+        for (const json_value *user = users + 1; user < json_after(users); user++) {
+            input->of_user |= same_text(user, name);
+        }
+        if (product != input->columns) {
+            return refuse(error, "serving.json: an input of by_slot has no shape");
+        }
+        input->name = ended(name);
+    }
+    out->n_ranked = n;
+    return 1;
+}
+
 static int is_ordered(const description *out, uint32_t slot) {
     uint32_t i = 0;
     while (i < out->n_pooled && out->pooled[i] != slot) {
@@ -265,13 +323,6 @@ static int order_slots(description *out, const json_value *adds, char *error) {
 }
 
 /* ---- The rest ----------------------------------------------------------- */
-
-/* A text of the file with a NUL behind it, where its quote was. */
-static const char *ended(const json_value *text) {
-    char *name = (char *)text->text;
-    name[text->length] = 0;
-    return name;
-}
 
 /* The heads, and which outputs are theirs; the main one also has outputs without its name. */
 static int describe_heads(description *out, const json_value *heads, const json_value *outputs,
@@ -353,6 +404,7 @@ int description_read(description *out, const char *folder, char error[ERROR_BYTE
            describe_slots(out, json_get(top, "slots"), error) &&
            describe_numbers(out, json_get(top, "numeric"), error) &&
            describe_signatures(out, json_get(top, "signatures"), error) &&
+           describe_rank(out, json_get(top, "signatures"), error) &&
            order_slots(out, texts_of(json_get(top, "linear"), "adds"), error) &&
            describe_heads(out, texts_of(top, "heads"), list_of(top, "outputs"), error);
 }
@@ -372,6 +424,7 @@ void description_free(description *description) {
     }
     free(description->slots);
     free(description->numbers);
+    free(description->ranked);
     free(description->heads);
     free(description->pooled);
     free(description->missing);

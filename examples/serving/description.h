@@ -114,6 +114,8 @@ typedef struct {
 
     packed_input packed[4]; /* without data */
     uint32_t n_packed;
+    rank_input *ranked;
+    uint32_t n_ranked;
     model_head *heads;
     uint32_t n_heads;
 } description;

@@ -28,6 +28,8 @@ static int make_inputs(raw_inputs *inputs, char *error) {
     const description *description = &parts->description;
     inputs->n_packed = description->n_packed;
     memcpy(inputs->packed, description->packed, sizeof inputs->packed);
+    inputs->ranked = description->ranked;
+    inputs->n_ranked = description->n_ranked;
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
         packed_input *input = &inputs->packed[i];
         input->data = aligned_zeros((size_t)inputs->most_rows * input->columns * sizeof(float));

@@ -7,18 +7,29 @@
 
 #include <tensorflow/c/c_api.h>
 
+#include "fields.h"
 #include "message.h"
 #include "signature.h"
 
 #define MOST_HEADS 64
+
+/* Rows of one user from which it pays to compute what depends on the user once. */
+#define FEWEST_ITEMS 16
+
+/* A signature: its inputs in the order of raw_inputs, and logits of all heads, then predictions. */
+typedef struct {
+    TF_Output *inputs;
+    TF_Tensor **tensors;
+    uint32_t n_inputs;
+    TF_Output outputs[2 * MOST_HEADS];
+} call;
 
 typedef struct {
     TF_Graph *graph;
     TF_Session *session;
     TF_Status *status;
     TF_Buffer *run_options;
-    TF_Output inputs[4];
-    TF_Output outputs[2 * MOST_HEADS]; /* logits of all heads, then predictions */
+    call packed, rank; /* rank without inputs: the graph has no such signature */
     uint32_t n_heads;
 } saved_model;
 
@@ -45,8 +56,8 @@ static int find(const saved_model *model, const signature *signature, int output
                 TF_Output *out, char *error) {
     char tensor[TENSOR_BYTES];
     if (!signature_tensor(signature, output, name, tensor)) {
-        return refuse(error, "the graph's signature packed has no %s '%s'",
-                      output ? "output" : "input", name);
+        return refuse(error, "a signature of the graph has no %s '%s'", output ? "output" : "input",
+                      name);
     }
     char *colon = strrchr(tensor, ':');
     out->index = colon ? atoi(colon + 1) : 0;
@@ -57,24 +68,31 @@ static int find(const saved_model *model, const signature *signature, int output
     return out->oper != NULL || refuse(error, "the graph has no operation '%.200s'", tensor);
 }
 
-/* Where each input goes and each output comes from; by name, for their order is any. */
-static int find_all(saved_model *model, const raw_inputs *inputs, const TF_Buffer *meta_graph,
-                    char *error) {
-    signature packed;
-    if (!signature_find(meta_graph->data, meta_graph->length, "packed", &packed)) {
-        return refuse(error, "the graph has no signature packed");
+/* Where each input of a signature goes and each output comes from; by name, for their order is any.
+ */
+static int find_all(const saved_model *model, const char *name, call *call, uint32_t n_inputs,
+                    const raw_inputs *inputs, const TF_Buffer *meta_graph, char *error) {
+    signature of_call;
+    if (!signature_find(meta_graph->data, meta_graph->length, name, &of_call)) {
+        return refuse(error, "the graph has no signature %s", name);
     }
-    for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        if (!find(model, &packed, 0, inputs->packed[i].name, &model->inputs[i], error)) {
+    call->inputs = zeros(n_inputs, sizeof *call->inputs, error);
+    call->tensors = zeros(n_inputs, sizeof *call->tensors, error);
+    if (call->inputs == NULL || call->tensors == NULL) {
+        return 0;
+    }
+    for (; call->n_inputs < n_inputs; call->n_inputs++) {
+        uint32_t i = call->n_inputs;
+        const char *input = call == &model->rank ? inputs->ranked[i].name : inputs->packed[i].name;
+        if (!find(model, &of_call, 0, input, &call->inputs[i], error)) {
             return 0;
         }
     }
-    model->n_heads = inputs->n_heads;
     for (uint32_t i = 0; i < inputs->n_heads; i++) {
         const model_head *head = &inputs->heads[i];
-        if (!find(model, &packed, 1, head->logits, &model->outputs[i], error) ||
-            !find(model, &packed, 1, head->predictions, &model->outputs[inputs->n_heads + i],
-                  error)) {
+        TF_Output *predictions = &call->outputs[inputs->n_heads + i];
+        if (!find(model, &of_call, 1, head->logits, &call->outputs[i], error) ||
+            !find(model, &of_call, 1, head->predictions, predictions, error)) {
             return 0;
         }
     }
@@ -87,6 +105,10 @@ static void close_model(void *graph) {
         TF_CloseSession(model->session, model->status);
         TF_DeleteSession(model->session, model->status);
     }
+    free(model->packed.inputs);
+    free(model->packed.tensors);
+    free(model->rank.inputs);
+    free(model->rank.tensors);
     TF_DeleteBuffer(model->run_options);
     TF_DeleteGraph(model->graph);
     TF_DeleteStatus(model->status);
@@ -122,8 +144,12 @@ static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t t
     if (opened) {
         model->session = TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, model->graph,
                                                       meta_graph, model->status);
-        opened =
-            !failed(model->status, folder, error) && find_all(model, inputs, meta_graph, error);
+        opened = !failed(model->status, folder, error) &&
+                 find_all(model, "packed", &model->packed, inputs->n_packed, inputs, meta_graph,
+                          error) &&
+                 (inputs->n_ranked == 0 || find_all(model, "rank", &model->rank, inputs->n_ranked,
+                                                    inputs, meta_graph, error));
+        model->n_heads = inputs->n_heads;
     }
     TF_DeleteSessionOptions(options);
     TF_DeleteBuffer(meta_graph);
@@ -134,22 +160,63 @@ static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t t
     return model;
 }
 
-/* graph_runner.run for a SavedModel. The tensors use the inputs' memory as it is; `keep` leaves
- * it to its owner when they are deleted. */
-static int run_model(void *graph, const raw_inputs *inputs, float *logits, float *predictions,
-                     char error[ERROR_BYTES]) {
-    saved_model *model = graph;
-    TF_Tensor *in[4] = {NULL}, *out[2 * MOST_HEADS] = {NULL};
-    int n_outputs = 2 * (int)model->n_heads, ran = 0;
+/* Packed inputs are used where they are; `keep` leaves them to their owner. */
+static void make_packed(const raw_inputs *inputs, TF_Tensor **tensors) {
     for (uint32_t i = 0; i < inputs->n_packed; i++) {
         const packed_input *input = &inputs->packed[i];
         const int64_t shape[] = {inputs->rows, input->columns};
         size_t bytes = (size_t)inputs->rows * input->columns * sizeof(float);
-        in[i] = TF_NewTensor(input->integers ? TF_INT32 : TF_FLOAT, shape, 2, input->data, bytes,
-                             keep, NULL);
+        tensors[i] = TF_NewTensor(input->integers ? TF_INT32 : TF_FLOAT, shape, 2, input->data,
+                                  bytes, keep, NULL);
     }
-    TF_SessionRun(model->session, model->run_options, model->inputs, in, (int)inputs->n_packed,
-                  model->outputs, out, n_outputs, NULL, 0, NULL, model->status);
+}
+
+/* The columns of an input of rank in a row; floats, or integers of the same size. */
+static const float *columns_of(const raw_inputs *inputs, const rank_input *input, uint32_t row) {
+    const packed_input *packed = &inputs->packed[input->packed];
+    return (const float *)packed->data + (size_t)row * packed->columns + input->at;
+}
+
+/* Whether all rows have the inputs of one user. */
+static int is_one_user(const raw_inputs *inputs) {
+    for (uint32_t i = 0; i < inputs->n_ranked; i++) {
+        const rank_input *input = &inputs->ranked[i];
+        size_t bytes = input->columns * sizeof(float);
+        for (uint32_t row = 1; input->of_user && row < inputs->rows; row++) {
+            if (memcmp(columns_of(inputs, input, 0), columns_of(inputs, input, row), bytes) != 0) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+static void make_ranked(const raw_inputs *inputs, TF_Tensor **tensors) {
+    for (uint32_t i = 0; i < inputs->n_ranked; i++) {
+        const rank_input *input = &inputs->ranked[i];
+        uint32_t rows = input->of_user ? 1 : inputs->rows;
+        const int64_t shape[] = {rows, input->shape[0], input->shape[1]};
+        size_t bytes = input->columns * sizeof(float);
+        tensors[i] = TF_AllocateTensor(inputs->packed[input->packed].integers ? TF_INT32 : TF_FLOAT,
+                                       shape, 1 + input->dimensions, rows * bytes);
+        for (uint32_t row = 0; row < rows; row++) {
+            memcpy((char *)TF_TensorData(tensors[i]) + row * bytes, columns_of(inputs, input, row),
+                   bytes);
+        }
+    }
+}
+
+/* graph_runner.run for a SavedModel: rows of one user are ranked. */
+static int run_model(void *graph, const raw_inputs *inputs, float *logits, float *predictions,
+                     char error[ERROR_BYTES]) {
+    saved_model *model = graph;
+    int is_ranked = model->rank.n_inputs > 0 && inputs->rows >= FEWEST_ITEMS && is_one_user(inputs);
+    call *call = is_ranked ? &model->rank : &model->packed;
+    TF_Tensor *out[2 * MOST_HEADS] = {NULL};
+    int n_outputs = 2 * (int)model->n_heads, ran = 0;
+    (is_ranked ? make_ranked : make_packed)(inputs, call->tensors);
+    TF_SessionRun(model->session, model->run_options, call->inputs, call->tensors,
+                  (int)call->n_inputs, call->outputs, out, n_outputs, NULL, 0, NULL, model->status);
     if (!failed(model->status, "the graph", error)) {
         ran = 1;
         for (int i = 0; i < n_outputs && ran; i++) {
@@ -162,8 +229,8 @@ static int run_model(void *graph, const raw_inputs *inputs, float *logits, float
             }
         }
     }
-    for (uint32_t i = 0; i < inputs->n_packed; i++) {
-        TF_DeleteTensor(in[i]);
+    for (uint32_t i = 0; i < call->n_inputs; i++) {
+        TF_DeleteTensor(call->tensors[i]);
     }
     for (int i = 0; i < n_outputs; i++) {
         TF_DeleteTensor(out[i]);

@@ -8,7 +8,7 @@ from tnctl.api.calls import COMPOSING, Url, in_one_line, overrides_of, text_of
 from tnctl.api.opened_run import Run
 from tnctl.errors import UserError, refuse_if
 from tnctl.saved_conf import conf_of, conf_to_json, refuse_odd_urls
-from tnctl.schema import Conf, Data, differences, from_values
+from tnctl.schema import OF_SERVING, Conf, Data, differences, from_values
 
 if TYPE_CHECKING:
     from tnctl.checkpoint.chain import Checkpoint
@@ -126,7 +126,8 @@ def _refuse_overrides_of_rows(saved: dict[str, Any], conf: Conf) -> None:
         for key in differences(now[name], trained[name], name):
             # The file of a vocabulary or of vectors may have moved.
             refuse_if(
-                not key.endswith((".vocabulary_file", ".vectors")),
+                not key.endswith((".vocabulary_file", ".vectors"))
+                and not OF_SERVING.fullmatch(key),
                 f"{key} is what the model was trained with, and cannot be another now. Leave it "
                 "out, or train again",
             )

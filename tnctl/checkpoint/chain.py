@@ -26,6 +26,7 @@ from tnctl.manifest import DamagedError
 from tnctl.masking import bare_conf
 from tnctl.model.recipes import defaults_of
 from tnctl.progress import say
+from tnctl.schema import OF_SERVING
 
 FOLDER = "checkpoints"
 STEP = "step-"  # how the names of a run's checkpoints begin
@@ -274,5 +275,9 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_keys(values: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
-    """The dotted keys whose values differ, of a conf and a saved one; secrets of URLs do not."""
-    return schema.differences(bare_conf(completed(values)), bare_conf(completed(saved)))
+    """The dotted keys whose values differ, of a conf and a saved one.
+
+    Secrets of URLs do not, and what only matters to a split graph.
+    """
+    keys = schema.differences(bare_conf(completed(values)), bare_conf(completed(saved)))
+    return [key for key in keys if not OF_SERVING.fullmatch(key)]

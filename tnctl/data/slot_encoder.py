@@ -127,10 +127,10 @@ class VocabularyIds(HashIds):
                 "of the vocabulary; missing=value gives missing values an id"
             )
         hashed = [c_columns.hash_bytes(value.encode(), slot.seed) for value in lists.vocabulary]
-        self._places = np.argsort(np.array(hashed, np.uint64), kind="stable")
-        self._hashed = np.array(hashed, np.uint64)[self._places]
-        if len(same := np.flatnonzero(self._hashed[1:] == self._hashed[:-1])):
-            first, second = (lists.vocabulary[k] for k in self._places[same[0] : same[0] + 2])
+        self.places = np.argsort(np.array(hashed, np.uint64), kind="stable")
+        self.ascending = np.array(hashed, np.uint64)[self.places]
+        if len(same := np.flatnonzero(self.ascending[1:] == self.ascending[:-1])):
+            first, second = (lists.vocabulary[k] for k in self.places[same[0] : same[0] + 2])
             raise UserError(
                 f"slots.{name}: '{first}' and '{second}' have one hash. Take another seed"
             )
@@ -141,13 +141,13 @@ class VocabularyIds(HashIds):
 
     @property
     def missing_id(self) -> int:
-        return len(self._hashed) + self.slot.oov
+        return len(self.ascending) + self.slot.oov
 
     def of_hashes(self, hashed: Ids) -> Ids:
-        at = np.minimum(np.searchsorted(self._hashed, hashed.ids), len(self._hashed) - 1)
-        places, known = self._places[at].astype(np.uint64), self._hashed[at] == hashed.ids
+        at = np.minimum(np.searchsorted(self.ascending, hashed.ids), len(self.ascending) - 1)
+        places, known = self.places[at].astype(np.uint64), self.ascending[at] == hashed.ids
         if self.slot.oov:
-            beyond = np.uint64(len(self._hashed)) + hashed.ids % np.uint64(self.slot.oov)
+            beyond = np.uint64(len(self.ascending)) + hashed.ids % np.uint64(self.slot.oov)
             return Ids(np.where(known, places, beyond), hashed.missing)
         return Ids(places, hashed.missing).without(~known)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -227,7 +227,7 @@ def refill(model: Model, folder: str) -> None:
     )
 
 
-def concrete(function: Any, inputs: list[Input]) -> Any:
+def concrete(function: Any, inputs: Iterable[Any]) -> Any:
     """A concrete function of named inputs [B, *shape]."""
     specs = {
         entry.name: tf.TensorSpec([None, *entry.shape], entry.dtype, entry.name) for entry in inputs

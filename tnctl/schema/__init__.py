@@ -11,6 +11,7 @@ from tnctl.schema.data_section import FORMATS, SINGLE_LABEL, Data, Gate, Label, 
 from tnctl.schema.declarations import Declaration
 from tnctl.schema.id_kinds import ID_KINDS, IdKind
 from tnctl.schema.input_sections import (
+    OF_SERVING,
     SLOT_NAME,
     UNITS,
     Embedding,
@@ -56,7 +57,7 @@ from tnctl.schema.values import (
 )
 
 __all__ = [
-    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "READ", "RULES",
+    "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "OF_SERVING", "READ", "RULES",
     "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
     "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
     "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",

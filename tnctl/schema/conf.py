@@ -212,6 +212,11 @@ class Conf(Section):
                     part in self.slots and self.slots[part].cross is not None,
                     f"slots.{name}: {part} is a cross itself; name its columns instead",
                 )
+                refuse_if(
+                    slot.side == "user" and part in self.slots and self.slots[part].side == "item",
+                    f"slots.{name} is not the user's: slots.{part} is of items. Leave side out, or "
+                    f"give slots.{part}.side=user",
+                )
             if slot.indicator:
                 continue
             refuse_if(

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from tnctl.errors import UserError, did_you_mean, refuse_if
 from tnctl.schema.declarations import Section, choice, key, number
@@ -17,6 +18,15 @@ BETWEEN = "_x_"
 SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")
 UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}  # in seconds
+
+# Keys of a conf that only matter to a split graph: a run goes on when they change.
+OF_SERVING = re.compile(r"(slots|numeric)\.\w+\.side")
+
+
+def side() -> Any:
+    """The key `side` of slots and numeric inputs."""
+    sentence = "user or item: a split graph computes the inputs of the user once for many items"
+    return choice("item", ("user", "item"), sentence)
 
 
 @dataclass
@@ -136,6 +146,7 @@ class Slot(Section):
         "embeddings longer than this are shortened to it (default: the optimizer's)",
     )
     frozen: bool = key(False, "rows keep their initial or loaded weights: nothing trains")
+    side: str = side()
 
     def check(self) -> None:
         refuse_if(
@@ -287,6 +298,7 @@ class Numeric(Section):
     default: float | None = key(
         None, "replaces a missing value, before the transform (standardize: the mean; else 0)"
     )
+    side: str = side()
 
     def normalize(self) -> None:
         low, high = self._limits()

@@ -6,7 +6,7 @@ their manifests are written.
 docs/formats/golden.md. What passes the check gets a golden.jsonl, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,8 +25,8 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
-from tnctl.serving.graph.graph_document import BY_ID, GraphManifest
-from tnctl.serving.graph.loaded_graph import LoadedGraph, outputs_of
+from tnctl.serving.graph.graph_document import BY_ID, RANK, GraphManifest
+from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, outputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import (
     Encoded,
@@ -200,7 +200,10 @@ def write_golden(
 
 
 def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
-    """By signature, how far its outputs for golden inputs are from the golden outputs."""
+    """By signature, how far its outputs for golden inputs are from the golden outputs.
+
+    Those of `rank` from the outputs of `by_slot`, for the user of the first row.
+    """
     inputs = golden.inputs(graph.description)
     deviations = {
         signature: largest_deviation(golden, graph.description, graph.outputs(signature, inputs))
@@ -213,6 +216,9 @@ def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
     for signature in graph.description.signatures.with_rows:
         outputs = graph.run(signature, row_inputs(signature, golden, graph.description))
         deviations[signature] = largest_deviation(golden, graph.description, outputs)
+    if (users := graph.description.signatures.rank) is not None:
+        of_slots = inputs_of(graph.description.signatures.by_slot, inputs)
+        deviations[RANK] = rank_deviation(graph.run, of_slots, users)
     return deviations
 
 
@@ -222,6 +228,22 @@ def row_inputs(signature: str, golden: GoldenFile, description: GraphManifest) -
         return id_arrays(description, encoded_rows(golden, description))
     rows = [example.row for example in golden.examples]
     return RawInputs(description).values(description, rows, lambda row: (golden.url, row + 1))
+
+
+def rank_deviation(
+    run: Callable[[str, Arrays], Arrays], inputs: Arrays, users: Collection[str]
+) -> float:
+    """How far signature `rank` is from `by_slot`, of the first row's user and all rows' items.
+
+    `run` computes a signature, `inputs` [n, ...] are of by_slot, those of `users` have one row.
+    """
+    first = {name: array[:1] if name in users else array for name, array in inputs.items()}
+    repeated = {
+        name: np.repeat(array[:1], len(array), axis=0) if name in users else array
+        for name, array in inputs.items()
+    }
+    expected, outputs = run(BY_SLOT, repeated), run(RANK, first)
+    return max(deviation_of(outputs[name], array) for name, array in expected.items())
 
 
 def outputs_noun(description: GraphManifest, signature: str) -> str:

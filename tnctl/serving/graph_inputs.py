@@ -6,7 +6,7 @@ trainer's order, so the inputs are the trainer's, bit by bit.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,12 @@ from tnctl.data.slot_encoder import Cells, Encoder
 from tnctl.errors import Failure
 from tnctl.model.graph import LENGTHS, SEQUENCES
 from tnctl.model.layout import LINEAR, LINEARS
-from tnctl.schema import Conf, Slot
-from tnctl.serving.graph import value_cells
+from tnctl.schema import Conf
+from tnctl.serving.graph import graph_cells
 from tnctl.serving.graph.graph_document import (
-    LENGTH,
     OF_LINEAR,
-    OF_WEIGHTS,
     GraphManifest,
+    RowInput,
     SignatureInput,
     SlotInput,
     conf_of,
@@ -64,7 +63,6 @@ class RawInputs:
         self._with_rows = [name for name, slot in description.slots.items() if slot.has_rows]
         tables = [(self._with_rows, [1] * len(self._with_rows))] if self._with_rows else []
         self._features = Features(self.conf, tables, statistics, labelled=False)
-        self._statistics = statistics
         self._cutters = cutters(self.conf)
         self.columns = self._features.columns  # of a raw row, those that are read
 
@@ -85,54 +83,43 @@ class RawInputs:
 
     def values(self, description: GraphManifest, rows: list[RawRow], where: Where) -> Arrays:
         """The inputs of signature `by_value`, by name, as its caller makes them of raw rows."""
-        table, data = as_table(rows, self._cutters, self.columns), self.conf.data
+        table, inputs = as_table(rows, self._cutters, self.columns), description.signatures.by_value
         whole = {name: numbers.flat(table.column(name)) for name in self.columns}
-        slots, arrays = value_cells.value_slots(description), {}
-        for given in description.signatures.by_value or ():
-            if given.holds == "numbers":
-                arrays[given.name] = raw_numbers(whole, given.of, self.conf, where)
-            elif given.holds == "values":
-                slot = self.conf.slots.get(given.of, Slot())
-                lists = self._statistics.lists_of(given.of, slot)
-                encoder = Encoder(given.of, slot, data, lists)
-                values, cells = raw_cells(
-                    encoder, whole, value_cells.dtype_of(slots[given.of]), where
-                )
-                lengths = cells.lengths()
-                most = int(lengths.max(initial=0))
-                arrays[given.name] = padded(values, cells, most)
-                arrays[given.of + LENGTH] = lengths.astype(np.int32)
-                if cells.weights is not None:
-                    arrays[given.of + OF_WEIGHTS] = padded(cells.weights, cells, most)
-        return arrays
+        held = {(given.holds, given.of) for given in inputs or ()}
+        cells = {
+            name: raw_cells(encoder, whole, where)
+            for name, encoder in graph_cells.encoders_of(description).items()
+            if ("values", name) in held
+        }
+        read = [name for name in self.conf.numeric if ("numbers", name) in held]
+        return row_arrays(
+            inputs, cells, {name: raw_numbers(whole, name, self.conf, where) for name in read}
+        )
 
 
-def raw_cells(
-    encoder: Encoder, whole: Mapping[str, pa.Array], dtype: str, where: Where
-) -> tuple[NDArray[Any], Cells]:
-    """The values [n] of a slot as the graph takes them, and cells whose ids are their numbers."""
-    slot, data = encoder.slot, encoder.data
+def raw_cells(encoder: Encoder, whole: Mapping[str, pa.Array], where: Where) -> Cells:
+    """The values of a slot as the graph takes them, in the place of ids."""
+    slot, data, dtype = encoder.slot, encoder.data, graph_cells.dtype_of(encoder.slot)
     weights = None if slot.weights is None else whole[slot.weights]
     parts, of_parts = encoder.parts(whole[encoder.column], where, weights)
-    parts = parts.listed()
-    lengths, owners = np.asarray(parts.lengths), np.asarray(parts.owners)
-    array, kept = parts.values, np.ones(len(owners), bool)
+    array, lengths = parts.values, parts.lengths
+    owners = np.arange(len(array)) if lengths is None else numbers.owners_of(lengths)
+    # In a sequence a missing value has its place.
+    kept = np.ones(len(array), bool) if slot.pooling == "none" else ~numbers.is_null(array)
+    values: Any
     if dtype == "float64":
-        values: NDArray[Any] = numbers.parsed(array, [*data.missing, ""], encoder.column, where)
+        values = numbers.parsed(array, [*data.missing, ""], encoder.column, where)
     elif dtype == "int64":
-        ids, missing = encoder.ids.encode(array, where, True)
-        values, kept = ids.view(np.int64), ~missing
+        values, missing = encoder.ids.encode(array, where, True)
+        kept &= ~missing
     else:
         # Golden rows may have bytes that are no UTF-8.
-        texts = numbers.texts(array, encoder.column, where).cast(pa.large_binary()).to_pylist()
-        if slot.pooling != "none":  # in a sequence a missing value has its place
-            kept = np.array([text is not None for text in texts], bool)
-        values = np.empty(len(texts), object)
-        values[:] = [text or b"" for text in texts]
-    lengths = np.bincount(owners[kept], minlength=len(lengths))
+        texts = numbers.texts(array, encoder.column, where).cast(pa.large_binary())
+        values = texts.fill_null(b"").to_numpy(zero_copy_only=False)
+    rows = len(array) if lengths is None else len(lengths)
+    lengths = np.bincount(owners[kept], minlength=rows)
     of_kept = None if of_parts is None else of_parts[kept].astype(np.float32)
-    places = np.arange(int(kept.sum()), dtype=np.uint64)
-    return values[kept], Cells(places, numbers.offsets_of(lengths), of_kept)
+    return Cells(values[kept], numbers.offsets_of(lengths), of_kept)
 
 
 def raw_numbers(whole: Mapping[str, pa.Array], name: str, conf: Conf, where: Where) -> Float64s:
@@ -332,18 +319,26 @@ def number_columns(description: GraphManifest) -> dict[str, slice]:
 
 def id_arrays(description: GraphManifest, encoded: Encoded) -> Arrays:
     """The inputs of signature `by_id`, by name: ids int64 [rows, N], lengths int32, float32."""
-    columns, cells_of = number_columns(description), encoded.cells | encoded.one_hot
+    columns = number_columns(description)
+    of_numbers = {name: encoded.numeric[:, columns[name]] for name in description.numeric}
+    return row_arrays(description.signatures.by_id, encoded.cells | encoded.one_hot, of_numbers)
+
+
+def row_arrays(
+    inputs: Iterable[RowInput] | None, cells: Mapping[str, Cells], of_numbers: Mapping[str, Any]
+) -> Arrays:
+    """The inputs of a signature that looks rows up, of the ids or values of slots, and numbers."""
     arrays: Arrays = {}
-    for given in description.signatures.by_id or ():
+    for given in inputs or ():
         if given.holds == "numbers":
-            arrays[given.name] = encoded.numeric[:, columns[given.of]]
+            arrays[given.name] = of_numbers[given.of]
             continue
-        cells = cells_of[given.of]
-        lengths = cells.lengths()
+        of_slot = cells[given.of]
+        lengths = of_slot.lengths()
+        held: Any = of_slot.weights if given.holds == "weights" else of_slot.ids
         if given.holds == "length":
             arrays[given.name] = lengths.astype(np.int32)
-            continue
-        values = cells.ids.view(np.int64) if given.holds == "ids" else cells.weights
-        assert values is not None  # the slot has weights
-        arrays[given.name] = padded(values, cells, int(lengths.max(initial=0)))
+        else:
+            held = held.view(np.int64) if held.dtype == np.uint64 else held
+            arrays[given.name] = padded(held, of_slot, int(lengths.max(initial=0)))
     return arrays

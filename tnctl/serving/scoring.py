@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from tnctl.errors import Failure
 from tnctl.evaluation.predictions import columns_written, writing
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
-from tnctl.serving.graph.graph_document import BY_ID
-from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of
+from tnctl.serving.graph.graph_document import BY_ID, RANK
+from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
 from tnctl.serving.graph_inputs import RawInputs, id_arrays, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
 from tnctl.serving.rows.precision import Arrays, Floats
@@ -30,6 +31,7 @@ STANDARD = "-"  # standard input, or output
 BATCH_ROWS = 4096
 BATCH_FLOATS = 1 << 26  # of all inputs: 256 MiB
 PIECES_AHEAD = 1
+FEWEST_ITEMS = 16  # rows of a user, on average, from which ranking them takes less time
 # Keys of data by which CSV files are read, as those that were trained on; JSON lines do not need
 # them.
 CSV_KEYS = ("delimiter", "header", "columns", "check_utf8")
@@ -68,12 +70,36 @@ class Scorer:
         if self._lookup is None:
             outputs = self._graph.run(BY_ID, id_arrays(self.description, encoded))
         else:
-            inputs = pooled_inputs(self.description, encoded, self._lookup)
-            outputs = self._graph.outputs(PACKED, inputs)
+            outputs = self._outputs(pooled_inputs(self.description, encoded, self._lookup))
         kinds = [outputs_of(self.description, kind) for kind in ("predictions", "logits")]
         names = [names[head] for head in self.heads for names in kinds]
         columns = columns_written(tuple(self.heads))
         return {column: outputs[name] for column, name in zip(columns, names, strict=True)}
+
+    def _outputs(self, inputs: Arrays) -> Arrays:
+        """What the graph computes of inputs of `packed`; by `rank` where users have many rows.
+
+        Rows of a user are those, one after the other, whose inputs of the user are the same.
+        """
+        signatures = self.description.signatures
+        if not signatures.rank or not len(next(iter(inputs.values()))):
+            return self._graph.outputs(PACKED, inputs)
+        arrays = inputs_of(signatures.by_slot, inputs)
+        flat = [
+            array.reshape(len(array), -1) for n, array in arrays.items() if n in signatures.rank
+        ]
+        changes = [(array[1:] != array[:-1]).any(axis=1) for array in flat]
+        starts = [0, *(np.flatnonzero(np.any(changes, axis=0)) + 1).tolist(), len(flat[0])]
+        if len(flat[0]) < FEWEST_ITEMS * (len(starts) - 1):
+            return self._graph.outputs(PACKED, inputs)
+        parts = [
+            self._graph.run(RANK, {
+                name: array[first : first + 1 if name in signatures.rank else end]
+                for name, array in arrays.items()
+            })
+            for first, end in pairwise(starts)
+        ]  # fmt: skip
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def score(

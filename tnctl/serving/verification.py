@@ -138,9 +138,9 @@ def of_golden_rows(
             golden = golden or golden_of_graph(graph, loaded.description)
             findings += of_embeddings(loaded, opened, golden)
     if not findings:
-        raise Failure(
-            f"{graph} has no golden rows (golden=0). Name the checkpoint as well: checkpoint=URL"
-        )
+        inside = loaded.description.rows is not None
+        way = "Split with golden=200" if inside else "Name the checkpoint as well: checkpoint=URL"
+        raise Failure(f"{graph} has no golden rows (golden=0). {way}")
     return findings
 
 

@@ -49,6 +49,11 @@ BY_DAYS = {"dense": {"learning_rate": 0.0015}, "schedule": {"name": "day", "end"
 PLATEAU = {"name": "plateau", "patience": 1, "reduce": 0.3}
 OF_VECTORS = {"frozen": True, "linear": False, "initial": "zeros"}
 EMBEDDING_L2 = 800  # of the summed loss of a pass: divided by its rows, of the mean loss
+# Columns of the user alone, such as user_id, userId, user.country and u_clicks; others beside them.
+USER = re.compile(
+    r"(?!.*(?i:item|movie|product|rating|score))(u(ser)?_?id|[Uu]ser([_.A-Z][\w.]*)?|u_\w+)"
+)
+OF_A_PERSON = ("age", "gender", "sex", "occupation")
 
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./*-]*")
 WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
@@ -224,6 +229,12 @@ def first_conf(
     refuse_if(not inputs, f"no column is left as an input ({'; '.join(reasons)})", Failure)
     doubts = [*chosen.doubts, *named.left_out]
     inputs += _of_vectors(named, inputs, doubts)
+    of_user = [entry for entry in inputs if USER.fullmatch(entry.column)]
+    of_user += [entry for entry in inputs if of_user and entry.column.lower() in OF_A_PERSON]
+    if len(of_user) < len(inputs):  # else nothing is ranked
+        for entry in of_user:
+            entry.settings["side"] = "user"
+            entry.evidence += "; by its name the user's"
     data = _places(named, name) | other_splits(named, form, chosen, doubts)
     if named.pattern is None and "validation" not in data:
         data["split"] = _kept_rows(sample.estimate, columns, "test" in data)

@@ -164,7 +164,9 @@ def _within(array: pa.Array, least: float, most: float) -> bool:
 # How rows are trained, not what they are: these keys of slots may differ.
 OF_ROWS = {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
+    "side",
 }  # fmt: skip
+OF_SERVING = {"side"}  # the keys of numeric inputs that may differ
 OF_LOSS = {"weight", "mature_days"}  # the keys of labels that may differ
 OF_DATA = (
     "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
@@ -206,13 +208,14 @@ def deciding(conf: Conf) -> DecidingConf:
     data = conf.data
     labels = {name: dataclasses.asdict(label) for name, label in data.all_labels.items()}
     slots = {name: dataclasses.asdict(slot) for name, slot in conf.slots.items()}
+    numeric = {name: dataclasses.asdict(number) for name, number in conf.numeric.items()}
     keys = {
         "slots": {
             # Missing values keep their places in a sequence, and only there.
             name: keys | {"sequence": conf.slots[name].pooling == "none"}
             for name, keys in _without(OF_ROWS, slots).items()
         },
-        "numeric": {name: dataclasses.asdict(numeric) for name, numeric in conf.numeric.items()},
+        "numeric": _without(OF_SERVING, numeric),
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": _without(OF_LOSS, labels),
@@ -245,7 +248,7 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     slots = _without(OF_ROWS, full["slots"])
     return DecidingConf(
         slots={name: {"sequence": False} | keys for name, keys in slots.items()},
-        numeric=full["numeric"],
+        numeric=_without(OF_SERVING, full["numeric"]),
         data=data | {key: full["data"][key] for key in (*OF_DATA, "labels", "times", "split")},
     )
 

@@ -46,7 +46,7 @@ NAME = "serving.json"
 LENGTH = "_length"  # what the name of a sequence's number of values ends with
 OF_LINEAR = "_linear"  # what the name of a slot's part of `linear` ends with
 OF_WEIGHTS = "_weights"  # what the name of the weights of a slot's ids ends with
-BY_ID, BY_VALUE = "by_id", "by_value"
+BY_ID, BY_VALUE, RANK = "by_id", "by_value", "rank"
 Columns = Annotated[int, Field(ge=1, le=2**24)]  # floats of an input, of one example
 
 
@@ -218,12 +218,14 @@ class Signatures:
     """The inputs of each signature: as slots and numbers, side by side, and where rows are inside.
 
     `by_id` is absent without rows, `by_value` too where the graph cannot make ids of raw values.
+    `rank` takes the inputs of `by_slot`, of which it names those of the user, who is one row.
     """
 
     by_slot: tuple[SignatureInput, ...]
     packed: tuple[SignatureInput, ...]
     by_id: tuple[RowInput, ...] | None = omitted()
     by_value: tuple[RowInput, ...] | None = omitted()
+    rank: tuple[Name, ...] | None = omitted()
 
     @property
     def with_rows(self) -> dict[str, tuple[RowInput, ...]]:

@@ -10,8 +10,9 @@ an entry, and an unknown id reads that row.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,13 +22,27 @@ import tensorflow as tf
 from tnctl import files, system
 from tnctl.checkpoint.chain import GOLDEN, Checkpoint
 from tnctl.checkpoint.golden_lines import MOST_LINES
+from tnctl.data.slot_encoder import Encoder
 from tnctl.errors import refuse_if
-from tnctl.model.graph import BY_SLOT, save_module
+from tnctl.model.graph import BY_SLOT, concrete, save_module
 from tnctl.model.layout import EMBEDDING, LINEAR
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.golden_checks import GoldenFile
-from tnctl.serving.graph import value_cells
+from tnctl.serving.graph.graph_cells import (
+    TOP_BIT,
+    Cell,
+    dtype_of,
+    encoders_of,
+    given_cell,
+    int64,
+    kept_ids,
+    mix64,
+    numbers_of,
+    refusal,
+    searched,
+    value_cell,
+)
 from tnctl.serving.graph.graph_document import (
     BY_ID,
     BY_VALUE,
@@ -37,16 +52,10 @@ from tnctl.serving.graph.graph_document import (
     GraphManifest,
     InsideRows,
     RowInput,
+    Signatures,
     SlotInput,
+    conf_of,
     fed_slots,
-)
-from tnctl.serving.graph.id_cells import (
-    TOP_BIT,
-    Cell,
-    as_int64,
-    given_cell,
-    kept_ids,
-    mix64,
 )
 from tnctl.serving.graph.loaded_graph import load_graph
 from tnctl.serving.rows.export import export
@@ -58,65 +67,37 @@ HASH_BYTES = 8
 LARGEST = np.int64(2**63 - 1)
 
 
-def groups_read(description: GraphManifest) -> list[str]:
-    """The share groups of the slots that a graph reads."""
-    slots = fed_slots(description).values()
-    return list(dict.fromkeys(slot.group for slot in slots if slot.group is not None))
-
-
-def variables_of(stored: Dictionary) -> tuple[RowShape, Arrays]:
-    """The rows of a dictionary as the graph has them, and one of zeros after them.
-
-    `hashes` int64 [rows + 1]; `exact` float32 [rows + 1, columns], which has all that is not
-    rounded: the row itself, or of lower precision linear weight, counts and scale; of lower
-    precision `embedding` [rows + 1, width].
-    """
-    shape = RowShape(stored.linear, stored.width, stored.cvm, cast(Precision, stored.precision))
-    hashes, _, payload = stored.records(0, stored.rows)
-    payload = np.append(payload, np.zeros((1, shape.stride), np.uint8), axis=0)
-    arrays = {"hashes": np.append(hashes.view(np.int64) ^ TOP_BIT, LARGEST)}
-    if shape.precision == "float32":
-        return shape, arrays | {"exact": payload.view("<f4")}
-    fields = payload.view(shape.payload)[:, 0]
-    names = [name for name in (LINEAR, COUNTS, SCALE) if name in (fields.dtype.names or ())]
-    if names:
-        exact = [fields[name].reshape(len(fields), -1) for name in names]
-        arrays["exact"] = np.concatenate(exact, axis=1)
-    if shape.width:
-        arrays[EMBEDDING] = fields[EMBEDDING]
-    return shape, arrays
-
-
 class GroupRows(tf.Module):
-    """The rows of a share group as variables."""
+    """The rows of a share group as variables, and one of zeros after them."""
 
     def __init__(self, group: str, stored: Dictionary) -> None:
         super().__init__()
-        self._shape, arrays = variables_of(stored)
-        self._unknown = stored.rows
-        parts = {
+        precision = cast(Precision, stored.precision)
+        shape = RowShape(stored.linear, stored.width, stored.cvm, precision)
+        hashes, _, payload = stored.records(0, stored.rows)
+        payload = np.append(payload, np.zeros((1, shape.stride), np.uint8), axis=0)
+        parts: Arrays = {EMBEDDING: payload.view("<f4")}  # of float32 the whole row
+        if precision != "float32":
+            fields = payload.view(shape.payload)
+            parts = {name: fields[name].reshape(len(payload), -1) for name in fields.dtype.names}
+        ordered = np.append(hashes.view(np.int64) ^ TOP_BIT, LARGEST)
+        self.hashes = tf.Variable(ordered, trainable=False, name=f"{group}_hashes")
+        self.parts = {
             name: tf.Variable(array, trainable=False, name=f"{group}_{name}")
-            for name, array in arrays.items()
+            for name, array in parts.items()
         }
-        self.hashes, self.parts = parts.pop("hashes"), parts
 
-    def find(self, hashes: Any, kept: Any) -> Any:
-        """The rows float32 [n, columns] of hashes int64 [n], zeros where unknown or not kept."""
-        places = tf.searchsorted(self.hashes, hashes, out_type=tf.int64)
-        known = (tf.gather(self.hashes, places) == hashes) & kept
-        places = tf.where(known, places, self._unknown)
-        parts = {name: tf.gather(part, places) for name, part in self.parts.items()}
-        shape = self._shape
-        if shape.precision == "float32" or not shape.width:
-            return parts["exact"]
-        embedding, exact = tf.cast(parts[EMBEDDING], tf.float32), parts.get("exact")
-        if exact is None:
-            return embedding
-        if shape.scaled:
-            embedding *= exact[:, -1:]
-        first = int(shape.linear)
-        counts = exact[:, first : first + shape.counts]
-        return tf.concat([exact[:, :first], embedding, counts], axis=1)
+    def find(self, hashes: Any) -> Any:
+        """The rows float32 [B, N, columns] of hashes int64 [B, N], zeros where unknown."""
+        places = searched(self.hashes, hashes)
+        known = tf.gather(self.hashes, places) == hashes
+        places = tf.where(known, places, self.hashes.shape[0] - 1)
+        parts = {
+            name: tf.cast(tf.gather(part, places), tf.float32) for name, part in self.parts.items()
+        }
+        if SCALE in parts:
+            parts[EMBEDDING] *= parts[SCALE]
+        return tf.concat([parts[n] for n in (LINEAR, EMBEDDING, COUNTS) if n in parts], axis=-1)
 
 
 def factors(cell: Cell) -> Any:
@@ -128,46 +109,37 @@ def factors(cell: Cell) -> Any:
     return ones if cell.weights is None else tf.where(cell.kept, cell.weights, 0.0)
 
 
-def pooled(rows: Any, cell: Cell, pooling: str) -> Any:
-    """The rows [B, N, columns] of each cell as one, [B, columns]: docs/formats/embeddings.md."""
-    weights = factors(cell)
-    total = tf.reduce_sum(
-        rows if cell.weights is None else rows * weights[:, :, tf.newaxis], axis=1
-    )
+def pooled(rows: Any, weights: Any, pooling: str) -> Any:
+    """The rows [B, N, columns] of each cell, times weights [B, N], as one: [B, columns].
+
+    docs/formats/embeddings.md.
+    """
+    total = tf.reduce_sum(rows, axis=1)
     if pooling == "sum":
         return total
     if pooling == "sqrtn":
         divisor = tf.sqrt(tf.reduce_sum(weights * weights, axis=1, keepdims=True))
     else:
         divisor = tf.reduce_sum(weights, axis=1, keepdims=True)
-    positive = divisor > 0
-    return tf.where(positive, total / tf.where(positive, divisor, 1.0), 0.0)
+    return tf.where(divisor > 0, tf.math.divide_no_nan(total, divisor), 0.0)
 
 
 def looked_up(
     slots: Mapping[str, SlotInput], cells: Mapping[str, Cell], groups: Mapping[str, GroupRows]
 ) -> dict[str, Any]:
-    """Of each slot the rows float32 [B, N, columns] of its ids. A group is searched once."""
-    names = sorted(slots, key=lambda name: slots[name].group or "")
-    if not names:
+    """Of each slot that has rows those of its ids, float32 [B, N, columns], by `factors`."""
+    named = {name: slot.group for name, slot in slots.items() if slot.group is not None}
+    if not named:
         return {}
-    flat = {name: tf.reshape(cells[name].ids, [-1]) for name in names}
-    salted = [flat[name] ^ as_int64(group_salt(slots[name].group or "")) for name in names]
-    hashes = mix64(tf.concat(salted, axis=0)) ^ TOP_BIT
-    kept = tf.concat([tf.reshape(cells[name].kept, [-1]) for name in names], axis=0)
-    sizes = {name: tf.size(flat[name]) for name in names}
-    rows: dict[str, Any] = {}
-    first = tf.constant(0)
-    for group in dict.fromkeys(slots[name].group for name in names):
-        members = [name for name in names if slots[name].group == group]
-        end = first + tf.add_n([sizes[name] for name in members])
-        of_group = groups[group or ""].find(hashes[first:end], kept[first:end])
-        parts = tf.split(of_group, tf.stack([sizes[name] for name in members]))
-        for name, part in zip(members, parts, strict=True):
-            shape = tf.concat([tf.shape(cells[name].ids), [part.shape[1]]], axis=0)
-            rows[name] = tf.reshape(part, shape)
-        first = end
-    return rows
+    salted = [cells[name].ids ^ int64(group_salt(group)) for name, group in named.items()]
+    # Hashed in one go: a graph of small batches takes as long as it has operations.
+    hashes = mix64(tf.concat([tf.reshape(ids, [-1]) for ids in salted], axis=0)) ^ TOP_BIT
+    parts = tf.split(hashes, [tf.size(ids) for ids in salted], num=len(salted))
+    return {
+        name: groups[named[name]].find(tf.reshape(part, tf.shape(ids)))
+        * factors(cells[name])[:, :, tf.newaxis]
+        for name, part, ids in zip(named, parts, salted, strict=True)
+    }
 
 
 def slot_tensors(
@@ -177,88 +149,76 @@ def slot_tensors(
     groups: Mapping[str, GroupRows],
 ) -> dict[str, Any]:
     """The inputs of signature by_slot, of the cells of slots and the numeric inputs by name."""
-    slots = {name: slot for name, slot in description.slots.items() if name in cells}
-    cells = {name: kept_ids(slot, cells[name]) for name, slot in slots.items()}
-    rows = looked_up({n: slot for n, slot in slots.items() if slot.has_rows}, cells, groups)
+    slots = fed_slots(description)
+    rows = looked_up(slots, cells, groups)
     given, linears = dict(numbers), {}
-    for name, cell in cells.items():
-        slot, first = slots[name], int(slots[name].linear)
+    for name, slot in slots.items():
+        cell, first = cells[name], int(slot.linear)
         if slot.indicator:
-            hot = tf.one_hot(tf.where(cell.kept, cell.ids, -1), slot.columns)
-            given[name] = tf.reduce_sum(hot * factors(cell)[:, :, tf.newaxis], axis=1)
+            hot = tf.one_hot(cell.ids, slot.columns) * factors(cell)[:, :, tf.newaxis]
+            given[name] = tf.reduce_sum(hot, axis=1)
         elif slot.pooling == "none":
             given[name], linears[name] = rows[name][:, :, first:], rows[name][:, :, 0]
             given[name + LENGTH] = tf.reduce_sum(tf.cast(cell.kept, tf.int32), axis=1)
         else:
-            row = pooled(rows[name], cell, slot.pooling)
+            row = pooled(rows[name], factors(cell), slot.pooling)
             given[name], linears[name] = row[:, first:], row[:, :1]
     adds = description.linear.adds
     given |= {name + OF_LINEAR: linears[name] for name in adds if description.signatures.linears}
     if LINEAR in description.inputs:
-        total = tf.zeros_like(linears[adds[0]][:, :1])
-        for name in adds:
-            total += tf.reduce_sum(linears[name], axis=1, keepdims=True)
-        given[LINEAR] = total
+        given[LINEAR] = sum(tf.reduce_sum(linears[n], axis=1, keepdims=True) for n in adds)
     return {name: given[name] for name in description.inputs}
 
 
-def id_inputs(description: GraphManifest) -> tuple[RowInput, ...]:
-    """The inputs of signature by_id. Raises UserError where two have one name."""
+def inputs_of_rows(
+    description: GraphManifest, dtypes: Mapping[str, Any], holds: Any, of_numbers: Any
+) -> tuple[tuple[RowInput, ...], str]:
+    """The inputs of a signature that looks rows up, and the names that two of them have.
+
+    `dtypes` are of the ids or values (`holds`) of slots, by name, `of_numbers` of numeric inputs.
+    """
     inputs = []
-    for name, slot in fed_slots(description).items():
-        inputs += slot_row_inputs(name, slot, "int64", "ids")
-    inputs += number_inputs(description, "float32")
-    twice = doubles(inputs)
-    refuse_if(
-        twice,
-        f"rows=inside: {', '.join(twice)} would be two inputs of the graph. Rename that slot or "
-        "number",
-    )
-    return tuple(inputs)
-
-
-def value_inputs(description: GraphManifest) -> tuple[RowInput, ...] | None:
-    """The inputs of signature by_value; None, and a line that says why, where there is none."""
-    inputs: list[RowInput] = []
-    reason = value_cells.refusal(description)
-    if reason is None:
-        for name, slot in value_cells.value_slots(description).items():
-            inputs += slot_row_inputs(name, slot, value_cells.dtype_of(slot), "values")
-        inputs += number_inputs(description, "float64")
-        if twice := doubles(inputs):
-            reason = f"{', '.join(twice)} would be two inputs"
-    if reason is not None:
-        say(f"no signature by_value: {reason}")
-    return tuple(inputs) if reason is None else None
-
-
-def slot_row_inputs(name: str, slot: SlotInput, dtype: Any, holds: Any) -> list[RowInput]:
-    """The inputs that a slot is given as: its ids or values, how many there are, weights."""
-    inputs = [
-        RowInput(name=name, dtype=dtype, shape=(None,), of=name, holds=holds),
-        RowInput(name=name + LENGTH, dtype="int32", shape=(), of=name, holds="length"),
-    ]
-    if slot.weights is not None:
-        weights = RowInput(
-            name=name + OF_WEIGHTS, dtype="float32", shape=(None,), of=name, holds="weights"
-        )
-        inputs.append(weights)
-    return inputs
-
-
-def number_inputs(description: GraphManifest, dtype: Any) -> list[RowInput]:
-    """The numeric inputs that the graph reads."""
-    return [
-        RowInput(name=name, dtype=dtype, shape=(number.width,), of=name, holds="numbers")
+    for name, dtype in dtypes.items():
+        parts = [("", dtype, (None,), holds), (LENGTH, "int32", (), "length")]
+        if name in description.slots and description.slots[name].weights is not None:
+            parts.append((OF_WEIGHTS, "float32", (None,), "weights"))
+        inputs += [
+            RowInput(name=name + end, dtype=kind, shape=shape, of=name, holds=what)
+            for end, kind, shape, what in parts
+        ]
+    inputs += [
+        RowInput(name=name, dtype=of_numbers, shape=(number.width,), of=name, holds="numbers")
         for name, number in description.numeric.items()
         if name in description.inputs
     ]
+    counts = Counter(given.name for given in inputs)
+    return tuple(inputs), ", ".join(sorted(name for name in counts if counts[name] > 1))
 
 
-def doubles(inputs: list[RowInput]) -> list[str]:
-    """The names that several inputs have."""
-    names = [given.name for given in inputs]
-    return sorted({name for name in names if names.count(name) > 1})
+def with_rows(description: GraphManifest) -> Signatures:
+    """The signatures of a graph that has the rows.
+
+    Without by_value, and with a line that says why, where the graph cannot make ids of values.
+    Raises UserError where two inputs of by_id have one name.
+    """
+    by_id, twice = inputs_of_rows(
+        description, dict.fromkeys(fed_slots(description), "int64"), "ids", "float32"
+    )
+    refuse_if(
+        twice,
+        f"rows=inside: {twice} would be two inputs of the graph. Rename that slot or number",
+    )
+    encoders = encoders_of(description)
+    slots = {name: of.slot for name, of in encoders.items() if of.slot.cross is None}
+    dtypes = {name: dtype_of(slot) for name, slot in slots.items()}
+    reason, by_value = refusal(description, encoders), None
+    if reason is None:
+        by_value, twice = inputs_of_rows(description, dtypes, "values", "float64")
+        reason = twice and f"{twice} would be two inputs"
+    if reason:
+        say(f"no signature by_value: {reason}")
+        by_value = None
+    return dataclasses.replace(description.signatures, by_id=by_id, by_value=by_value)
 
 
 def add_rows(
@@ -274,84 +234,71 @@ def add_rows(
     Returns serving.json as it is then, with `golden` of the rows, and their golden rows. Raises
     Failure when there is no memory for the rows, UserError where two inputs would have one name.
     """
-    names = groups_read(description)
-    given = dataclasses.replace(
-        description.signatures, by_id=id_inputs(description), by_value=value_inputs(description)
-    )
-    with files.TemporaryFolder("rows") as temporary, ExitStack() as stack:
-        exported = files.join(temporary, "rows")
+    signatures = with_rows(description)
+    with files.TemporaryFolder("rows") as temporary:
+        rows = files.join(temporary, "rows")
         content = export(
-            checkpoint,
-            conf,
-            exported,
-            encoding="dictionary",
-            precision=precision,
-            golden=MOST_LINES,
+            checkpoint, conf, rows, encoding="dictionary", precision=precision, golden=MOST_LINES
         )
-        entries = [entry for entry in content.groups if entry.group in names]
-        paths = {entry.group: f"{exported}/{entry.group}" for entry in entries}
-        stored = {
-            name: stack.enter_context(closing(Dictionary(f"{path}.dictionary")))
-            for name, path in paths.items()
-        }
-        needed = sum((group.rows + 1) * (HASH_BYTES + group.stride) for group in stored.values())
+        read = {slot.group for slot in fed_slots(description).values()}
+        groups = [entry for entry in content.groups if entry.group in read]
+        needed = sum((entry.rows + 1) * (HASH_BYTES + entry.shape.stride) for entry in groups)
         # TensorFlow has them twice while they are written, and again where they are checked.
         system.require(needed, 2 * needed, "a graph with the rows inside")
-        sizes = [
-            Path(path + suffix).stat().st_size
-            for path in paths.values()
-            for suffix in (".dictionary", ".index")
-        ]
+        inside = InsideRows(
+            precision=precision,
+            groups={entry.group: entry.rows for entry in groups},
+            bytes=needed,
+            dictionary_bytes=sum(content.files[name].bytes for g in groups for name in g.names),
+        )
         description = dataclasses.replace(
             description,
             version=GraphManifest.VERSION,
-            signatures=given,
+            signatures=signatures,
             golden=content.golden,
-            rows=InsideRows(
-                precision=precision,
-                groups={name: group.rows for name, group in stored.items()},
-                bytes=needed,
-                dictionary_bytes=sum(sizes),
-            ),
+            rows=inside,
         )
-        save_with_rows(folder, to, description, stored)
-        golden = Path(exported, GOLDEN)
-        read = GoldenFile(str(golden), golden.read_bytes()) if content.golden else None
-    return description, read
+        save_with_rows(folder, to, description, rows)
+        golden = Path(rows, GOLDEN)
+        return description, (
+            GoldenFile(str(golden), golden.read_bytes()) if content.golden else None
+        )
 
 
-def save_with_rows(
-    folder: str, to: str, description: GraphManifest, stored: Mapping[str, Dictionary]
-) -> None:
-    """Write the SavedModel in `folder` with the signatures that `description` has into `to`."""
+def save_with_rows(folder: str, to: str, description: GraphManifest, rows: str) -> None:
+    """Write the SavedModel in `folder` with the signatures that `description` has into `to`.
+
+    `rows` is the folder of an export as dictionaries.
+    """
     module = tf.Module()
-    module.dense = load_graph(folder)
-    module.groups = {name: GroupRows(name, group) for name, group in stored.items()}
-    dense = module.dense.signatures
-    signatures = {name: dense[name] for name in dense}
+    module.dense, module.groups = load_graph(folder), {}
+    assert description.rows is not None
+    for name in description.rows.groups:
+        with closing(Dictionary(f"{rows}/{name}.dictionary")) as stored:
+            module.groups[name] = GroupRows(name, stored)
+    dense, encoders = module.dense.signatures, encoders_of(description)
+    data = conf_of(description)[0].data
 
-    def by_id(**inputs: Any) -> dict[str, Any]:
-        slots = fed_slots(description)
-        cells = {name: given_cell(name, slots[name], inputs, inputs[name]) for name in slots}
-        return scores(cells, inputs)
+    def by_id(**inputs: Any) -> Any:
+        return scores(lambda encoder: given_cell(encoder, inputs), inputs)
 
-    def by_value(**inputs: Any) -> dict[str, Any]:
-        values = value_cells.Values(description, inputs)
-        cells = {name: values.cell(name) for name in fed_slots(description)}
-        read = [name for name in description.numeric if name in description.inputs]
-        return scores(cells, {name: values.numbers(name) for name in read})
+    def by_value(**inputs: Any) -> Any:
+        numbers = {
+            name: numbers_of(number, data, inputs[name])
+            for name, number in description.numeric.items()
+            if name in description.inputs
+        }
+        return scores(lambda encoder: value_cell(encoder.name, encoders, inputs), numbers)
 
-    def scores(cells: Mapping[str, Cell], numbers: Mapping[str, Any]) -> dict[str, Any]:
-        given = slot_tensors(description, cells, numbers, module.groups)
-        outputs: dict[str, Any] = dense[BY_SLOT](**given)
-        return outputs
+    def scores(cell: Callable[[Encoder], Cell], numbers: Mapping[str, Any]) -> Any:
+        cells = {
+            name: kept_ids(encoders[name], cell(encoders[name])) for name in fed_slots(description)
+        }
+        return dense[BY_SLOT](**slot_tensors(description, cells, numbers, module.groups))
 
     functions = {BY_ID: by_id, BY_VALUE: by_value}
-    for name, inputs in description.signatures.with_rows.items():
-        specs = {
-            given.name: tf.TensorSpec([None, *given.shape], given.dtype, given.name)
-            for given in inputs
-        }
-        traced = tf.function(functions[name], autograph=False)
-        signatures[name] = traced.get_concrete_function(**specs)
-    save_module(module, to, signatures)
+    of_rows = {
+        name: concrete(functions[name], inputs)
+        for name, inputs in description.signatures.with_rows.items()
+    }
+    save_module(module, to, {**dense, **of_rows})

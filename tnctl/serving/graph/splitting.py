@@ -9,13 +9,11 @@ need are removed. The weights that are left become variables again, unless froze
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tnctl import files, outputs
@@ -41,6 +39,7 @@ from tnctl.schema import Conf
 from tnctl.serving.golden_checks import check_graph, golden_of_checkpoint
 from tnctl.serving.graph import aot, loaded_graph
 from tnctl.serving.graph.graph_document import LENGTH, NAME, GraphManifest
+from tnctl.serving.graph.inlined_graph import columns_read, needed, variables
 from tnctl.serving.graph.inside_rows import add_rows
 from tnctl.serving.graph.loaded_graph import (
     inputs_of,
@@ -48,13 +47,12 @@ from tnctl.serving.graph.loaded_graph import (
     run,
     tensorflow_errors,
 )
+from tnctl.serving.graph.ranking import add_rank, users_of
 from tnctl.serving.graph.serving_json import GraphPart, describe, whole
 from tnctl.serving.rows.precision import Arrays, Precision
 
 EXAMPLES = 16  # random ones, with which a part is compared to the whole
 TOLERANCE = 2e-5
-# Ops whose outputs are their inputs. A custom gradient leaves an IdentityN of all its inputs.
-PASSING = ("Identity", "IdentityN", "StopGradient")
 WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
 SIGNATURE = "serving_default"
 GOLDEN_ROWS = 200
@@ -159,114 +157,6 @@ def chosen(
     return signatures[TOWERS], {part: ModelOutput("embedding", "embedding", part, shape)}
 
 
-def needed(graph: Any, outputs: list[str]) -> tuple[Any, list[str]]:
-    """The nodes of a graph without state that outputs (NAME:NUMBER) need, and their names there."""
-    nodes = {node.name: node for node in graph.node}
-
-    def source(reference: str) -> str:
-        name, _, number = reference.partition(":")
-        while nodes[name].op in PASSING:
-            name, _, number = nodes[name].input[int(number or 0)].partition(":")
-        return f"{name}:{number or 0}"
-
-    def inputs(node: Any) -> list[str]:
-        # Control inputs order reads of variables, which are constants here.
-        return [source(name) for name in node.input if not name.startswith("^")]
-
-    fetched = [source(output) for output in outputs]
-    kept: dict[str, list[str]] = {}  # their inputs
-    waiting = list(fetched)
-    while waiting:
-        name = waiting.pop().partition(":")[0]
-        if name not in kept:
-            kept[name] = inputs(nodes[name])
-            waiting += kept[name]
-    pruned = type(graph)(
-        versions=graph.versions,
-        library=graph.library,
-        node=[node for node in graph.node if node.name in kept],
-    )
-    for node in pruned.node:
-        node.input[:] = kept[node.name]
-    return pruned, fetched
-
-
-def columns_read(graph: Any, whole: Input, fetched: Iterable[str]) -> set[int] | None:
-    """The columns of an input of `packed` that a graph reads; None: it does not take it at all.
-
-    Slices with known bounds read a part, other ops all of it.
-    """
-    name = f"{whole.name}:0"
-    every = set(range(whole.columns))
-    if name in fetched:
-        return every
-    readers = [node for node in graph.node if name in node.input]
-    if not readers:
-        return None
-    slices = [node for node in readers if node.op == "StridedSlice" and node.input[0] == name]
-    bounds = constants(graph, [bound for node in slices for bound in node.input[1:]])
-    read: set[int] = set()
-    for node in readers:
-        if node in slices and all(bound in bounds for bound in node.input[1:]):
-            begin, end, step = (bounds[bound] for bound in node.input[1:])
-            read |= sliced(node.attr, begin, end, step, whole.columns)
-        elif node.op != "Shape":
-            read |= every
-    return read
-
-
-def sliced(
-    attributes: Any, begin: NDArray[Any], end: NDArray[Any], step: NDArray[Any], columns: int
-) -> set[int]:
-    """The columns that a StridedSlice of [B, columns] reads."""
-    if len(begin) < 2 or attributes["ellipsis_mask"].i or attributes["new_axis_mask"].i:
-        return set(range(columns))
-    if attributes["shrink_axis_mask"].i & 2:
-        return {int(begin[1]) % columns}
-    first = None if attributes["begin_mask"].i & 2 else int(begin[1])
-    last = None if attributes["end_mask"].i & 2 else int(end[1])
-    return set(range(columns)[first : last : int(step[1])])
-
-
-def constants(graph: Any, references: list[str]) -> Arrays:
-    """The values of the tensors of a graph that do not depend on its inputs, by reference.
-
-    `references` name tensors as inputs of nodes do; each array has its tensor's shape and dtype.
-    """
-    nodes = {node.name: node for node in graph.node}
-
-    @cache
-    def fixed(reference: str) -> bool:
-        node = nodes[reference.partition(":")[0]]
-        return node.op != "Placeholder" and all(map(fixed, node.input))
-
-    wanted = list(filter(fixed, dict.fromkeys(references)))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tensors = tf.import_graph_def(graph, return_elements=wanted, name="")
-        return dict(zip(wanted, session.run(tensors), strict=True))
-
-
-def variables(function: Any, graph: Any) -> dict[str, Any]:
-    """Variables of the weights that are constants in a graph, which become its placeholders.
-
-    `function` is what the graph was made from: its captures have the names of the constants.
-    """
-    names = {id(variable.handle): variable.name for variable in function.variables}
-    weights = {
-        placeholder.op.name: names[id(handle)]
-        for handle, placeholder in function.graph.captures
-        if id(handle) in names
-    }
-    restored = {}
-    for node in graph.node:
-        if node.name in weights:
-            value = tf.make_ndarray(node.attr["value"].tensor)
-            restored[node.name] = tf.Variable(value, name=weights[node.name].partition(":")[0])
-            node.op = "Placeholder"
-            del node.attr["value"]
-    return restored
-
-
 def compare(
     function: Any, everything: GraphPart, names: dict[str, str], part: GraphPart, folder: str
 ) -> None:
@@ -333,6 +223,10 @@ def split(
         try:
             part = write_part(checkpoint, conf, local, head, frozen, linear)
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
+            if users := description.heads and users_of(conf, part.by_slot):
+                dense, local = local, str(Path(temporary, "ranking"))
+                signatures = add_rank(dense, local, part.by_slot, users, description.signatures)
+                description = replace(description, signatures=signatures)
             if inside is not None:
                 dense, local = local, str(Path(temporary, "with_rows"))
                 description, golden_of_inside = add_rows(
@@ -362,6 +256,8 @@ def report_graph(content: GraphManifest) -> None:
     """Report how many inputs each signature of a graph has, and the rows inside."""
     for name in (BY_SLOT, PACKED, *content.signatures.with_rows):
         say(f"signature {name}: {len(content.signatures.of(name))} inputs")
+    if (users := content.signatures.rank) is not None:
+        say(f"signature rank: {len(users)} of the inputs of by_slot have one row, the user's")
     if (rows := content.rows) is not None:
         say(
             f"{sum(rows.groups.values()):,} rows inside take {size(rows.bytes)} of memory; as "

@@ -1,0 +1,247 @@
+"""Signature `rank` of a split graph: one user and N items.
+
+The operations of signature `by_slot` are made again. A tensor that depends on the user's inputs
+alone has one row, which is repeated where it meets the items. A product of a matrix with columns of
+both is the sum of two products: of the user's columns, once, and of the items'. All else is
+computed of every item.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from tnctl.model.graph import BY_SLOT, LENGTHS, Input, save_module
+from tnctl.model.layout import LINEARS
+from tnctl.progress import say
+from tnctl.schema import Conf
+from tnctl.serving.golden_checks import TOLERANCE, rank_deviation
+from tnctl.serving.graph.graph_document import LENGTH, OF_LINEAR, RANK, Signatures
+from tnctl.serving.graph.inlined_graph import needed, sliced, weights_of
+from tnctl.serving.graph.loaded_graph import load_graph, run, tensorflow_errors
+
+EXAMPLES = 16  # random ones, with which the signature is compared to by_slot
+MASKS = ("begin", "end", "new_axis", "ellipsis")  # of a StridedSlice
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns [rows, ..., columns] of a tensor: of the user alone, or of every item."""
+
+    of_user: bool
+    tensor: Any
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return int(self.tensor.shape[-1])
+
+
+class RankedGraph:
+    """The tensors of a graph without state, of one user and N items."""
+
+    def __init__(
+        self,
+        graph: Any,
+        shapes: Callable[[str], Any],
+        users: Mapping[str, Any],
+        items: Mapping[str, Any],
+        weights: Mapping[str, Any],
+    ) -> None:
+        """`users` are the inputs that have one row, by name, `items` those with N.
+
+        `shapes` returns the shape of a tensor, by its name, where the user's have N rows too.
+        """
+        self._graph, self._shapes = graph, shapes
+        self._nodes = {node.name: node for node in graph.node}
+        self._of_user: dict[str, bool | None] = {}  # by node; None: it depends on no input
+        self._tensors: dict[str, Any] = {}  # of what is the user's alone: of one row
+        self._repeated: dict[str, Any] = {}
+        self._rows = tf.shape(next(iter(items.values())))[0]
+        given = {name: (None, tensor) for name, tensor in weights.items()}
+        given |= {name: (True, tensor) for name, tensor in users.items()}
+        given |= {name: (False, tensor) for name, tensor in items.items()}
+        for node in graph.node:  # each after those that it reads
+            sides = {self._side(reference) for reference in node.input} - {None}
+            of_user, tensor = given.get(node.name, (all(sides) if sides else None, None))
+            self._of_user[node.name] = of_user
+            if tensor is not None:
+                outputs = [tensor]
+            elif of_user is False:
+                outputs = self._columns(node) or self._product(node) or self._made(node, self.each)
+            else:
+                outputs = self._made(node, self._tensors.__getitem__)
+            self._tensors |= {f"{node.name}:{k}": tensor for k, tensor in enumerate(outputs)}
+
+    def each(self, reference: str) -> Any:
+        """A tensor, by its name, of N items."""
+        if not self._side(reference):
+            return self._tensors[reference]
+        if reference not in self._repeated:
+            node, shape = self._node(reference), self._shapes(reference)
+            if shape.rank and shape[0] is None and shape[1:].is_fully_defined():
+                self._repeated[reference] = self._repeat(self._tensors[reference])
+            else:  # such as the shape of another tensor
+                outputs = enumerate(self._made(node, self.each))
+                self._repeated |= {f"{node.name}:{k}": tensor for k, tensor in outputs}
+        return self._repeated[reference]
+
+    def _node(self, reference: str) -> Any:
+        return self._nodes[reference.partition(":")[0]]
+
+    def _side(self, reference: str) -> bool | None:
+        return self._of_user[reference.partition(":")[0]]
+
+    def _repeat(self, tensor: Any) -> Any:
+        return tf.tile(tensor, [self._rows, *[1] * (tensor.shape.rank - 1)])
+
+    def _made(self, node: Any, tensor_of: Callable[[str], Any]) -> list[Any]:
+        """The outputs of a node for inputs that `tensor_of` returns by name."""
+        graph = self._graph
+        alone = type(graph)(versions=graph.versions, library=graph.library, node=[node])
+        inputs = {reference: tensor_of(reference) for reference in node.input}
+        [operation] = tf.import_graph_def(alone, inputs, return_elements=[node.name])
+        return list(operation.outputs)
+
+    def _columns(self, node: Any) -> list[Any] | None:
+        """Columns of the user alone, or of items alone, of an input of both; None: it is none."""
+        if node.op != "StridedSlice" or (places := self._columns_read(node)) is None:
+            return None
+        parts = cut(self._parts(node.input[0]), places)
+        if len({part.of_user for part in parts}) > 1:
+            return None
+        self._of_user[node.name] = parts[0].of_user
+        columns = tf.concat([part.tensor for part in parts], axis=1)
+        return [columns[:, 0] if self._shapes(f"{node.name}:0").rank == 1 else columns]
+
+    def _product(self, node: Any) -> list[Any] | None:
+        """The product of a matrix with columns of the user and of the items; None: it is none."""
+        if node.op != "MatMul" or node.attr["transpose_a"].b or node.attr["transpose_b"].b:
+            return None
+        parts, kernel = self._parts(node.input[0]), self._constant(node.input[1])
+        if kernel is None or len({part.of_user for part in parts}) == 1:
+            return None
+        ends = np.cumsum([part.columns for part in parts])
+        products = []
+        for of_user in (True, False):
+            pairs = [pair for pair in zip(parts, ends, strict=True) if pair[0].of_user is of_user]
+            rows = [np.arange(end - part.columns, end) for part, end in pairs]
+            columns = tf.concat([part.tensor for part, _ in pairs], axis=1)
+            products.append(tf.matmul(columns, kernel[np.concatenate(rows)]))
+        of_user, of_items = products
+        return [(of_user if of_user.shape[0] == 1 else self._repeat(of_user)) + of_items]
+
+    def _parts(self, reference: str) -> list[Part]:
+        """The columns of a tensor, side by side."""
+        node, shape = self._node(reference), self._shapes(reference)
+        if self._side(reference) is False and shape.rank:
+            inputs = [*node.input]
+            if node.op == "ConcatV2" and self._constant(inputs[-1]) in (-1, shape.rank - 1):
+                return [part for of in inputs[:-1] for part in self._parts(of)]
+            places = self._columns_read(node) if node.op == "StridedSlice" else None
+            if shape.rank == 2 and places is not None:
+                return cut(self._parts(inputs[0]), places)
+            if node.op == "Reshape" and shape.rank == 2 and shape[1] == self._shapes(inputs[0])[-1]:
+                return [
+                    Part(part.of_user, tf.reshape(part.tensor, [-1, part.columns]))
+                    for part in self._parts(inputs[0])
+                ]
+        return [Part(bool(self._side(reference)), self._tensors[reference])]
+
+    def _columns_read(self, node: Any) -> range | None:
+        """The columns of [rows, columns] that a StridedSlice returns; None: it does more."""
+        shape, bounds = self._shapes(node.input[0]), [*map(self._constant, node.input[1:])]
+        masks = {name: node.attr[f"{name}_mask"].i for name in MASKS}
+        plain = masks["begin"] & masks["end"] & 1 and not masks["new_axis"] | masks["ellipsis"]
+        if shape.rank != 2 or not plain or any(bound is None for bound in bounds):
+            return None
+        if (bounds[-1] != 1).any():  # steps
+            return None
+        read = sliced(node.attr, *bounds, shape[1])
+        places = range(min(read), max(read) + 1)
+        return places if len(places) == len(read) else None
+
+    def _constant(self, reference: str) -> Any:
+        """The value of a constant; None for another tensor."""
+        node = self._node(reference)
+        return tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+
+
+def cut(parts: list[Part], places: range) -> list[Part]:
+    """The parts of neighboring columns."""
+    chosen, first = [], 0
+    for part in parts:
+        begin, end = max(places.start - first, 0), min(places.stop - first, part.columns)
+        if begin < end:
+            chosen.append(Part(part.of_user, part.tensor[:, begin:end]))
+        first += part.columns
+    return chosen
+
+
+def users_of(conf: Conf, by_slot: Collection[Input]) -> list[str]:
+    """The inputs of by_slot that are the user's, crosses of such too; none where all are."""
+    suffixes = {LENGTHS: LENGTH, LINEARS: OF_LINEAR}
+    users, items = [], []
+    for given in by_slot:
+        name = given.name.removesuffix(suffixes.get(given.source, ""))
+        of = conf.slots.get(name) or conf.numeric.get(name)
+        if of is not None:  # not the sum `linear`
+            parts = [conf.slots.get(part) for part in getattr(of, "cross", None) or ()] or [of]
+            is_user = all(part is not None and part.side == "user" for part in parts)
+            (users if is_user else items).append(given.name)
+    return users if items else []
+
+
+def add_rank(
+    folder: str, to: str, by_slot: Collection[Input], users: Collection[str], known: Signatures
+) -> Signatures:
+    """Write the SavedModel in `folder` with signature `rank` into `to`; all its signatures.
+
+    `users` are the inputs of `by_slot` that have one row. The signature is left out where it does
+    not give what by_slot gives: where a recipe numbers the rows of a batch.
+    """
+    module = tf.Module()
+    module.whole = load_graph(folder)
+    function = module.whole.signatures[BY_SLOT]
+    with tensorflow_errors("signature rank cannot be made"):
+        constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
+        names, outputs = sorted(function.structured_outputs), constant.outputs
+        graph, fetched = needed(constant.graph.as_graph_def(), [output.name for output in outputs])
+        variables = weights_of(function)
+
+        def rank(**inputs: Any) -> dict[str, Any]:
+            ranked = RankedGraph(
+                graph,
+                lambda name: constant.graph.get_tensor_by_name(name).shape,
+                {name: tensor for name, tensor in inputs.items() if name in users},
+                {name: tensor for name, tensor in inputs.items() if name not in users},
+                {name: variable.read_value() for name, variable in variables.items()},
+            )
+            tensors = zip(names, fetched, strict=True)
+            return {name: tf.identity(ranked.each(reference)) for name, reference in tensors}
+
+        specs = {
+            given.name: tf.TensorSpec(
+                [1 if given.name in users else None, *given.shape], given.dtype, given.name
+            )
+            for given in by_slot
+        }
+        traced = tf.function(rank, autograph=False).get_concrete_function(**specs)
+        random = np.random.default_rng(1)
+        inputs = {
+            given.name: random.integers(0, 2, EXAMPLES).astype(np.int32)
+            if given.source == LENGTHS
+            else random.normal(size=(EXAMPLES, *given.shape)).astype(np.float32)
+            for given in by_slot
+        }
+        functions = {BY_SLOT: function, RANK: traced}
+        deviation = rank_deviation(lambda name, given: run(functions[name], given), inputs, users)
+    signatures = {**module.whole.signatures, RANK: traced}
+    if not deviation <= TOLERANCE:
+        say("no signature rank: the recipe numbers the rows of a batch")
+        del signatures[RANK]
+    save_module(module, to, signatures)
+    return replace(known, rank=tuple(users)) if RANK in signatures else known
