@@ -410,6 +410,9 @@ class World:
         for key, content in before.items():
             if key in after and after[key] == content:
                 continue
+            # A folder with nothing but a list of an earlier version goes with the list.
+            if {k for k in before if below(k, key)} == {key, f"{key}/{generated_folders.LIST}"}:
+                continue
             is_read = any(below(key, place) for place in command.reads)
             if is_read or not self.may_replace(command, key):
                 what = "removed" if key not in after else "changed"

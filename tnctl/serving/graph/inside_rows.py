@@ -59,6 +59,7 @@ from tnctl.serving.graph.graph_document import (
 )
 from tnctl.serving.graph.loaded_graph import load_graph
 from tnctl.serving.rows.export import export
+from tnctl.serving.rows.export_document import ExportManifest
 from tnctl.serving.rows.precision import COUNTS, SCALE, Arrays, Precision, RowShape
 from tnctl.tables.columns import group_salt
 from tnctl.tables.dictionary import Dictionary
@@ -79,7 +80,9 @@ class GroupRows(tf.Module):
         parts: Arrays = {EMBEDDING: payload.view("<f4")}  # of float32 the whole row
         if precision != "float32":
             fields = payload.view(shape.payload)
-            parts = {name: fields[name].reshape(len(payload), -1) for name in fields.dtype.names}
+            parts = {
+                name: fields[name].reshape(len(payload), -1) for name in fields.dtype.names or ()
+            }
         ordered = np.append(hashes.view(np.int64) ^ TOP_BIT, LARGEST)
         self.hashes = tf.Variable(ordered, trainable=False, name=f"{group}_hashes")
         self.parts = {
@@ -240,6 +243,7 @@ def add_rows(
         content = export(
             checkpoint, conf, rows, encoding="dictionary", precision=precision, golden=MOST_LINES
         )
+        assert isinstance(content, ExportManifest)  # not of a server
         read = {slot.group for slot in fed_slots(description).values()}
         groups = [entry for entry in content.groups if entry.group in read]
         needed = sum((entry.rows + 1) * (HASH_BYTES + entry.shape.stride) for entry in groups)

@@ -61,6 +61,7 @@ class RankedGraph:
         self._tensors: dict[str, Any] = {}  # of what is the user's alone: of one row
         self._repeated: dict[str, Any] = {}
         self._rows = tf.shape(next(iter(items.values())))[0]
+        given: dict[str, tuple[bool | None, Any]]
         given = {name: (None, tensor) for name, tensor in weights.items()}
         given |= {name: (True, tensor) for name, tensor in users.items()}
         given |= {name: (False, tensor) for name, tensor in items.items()}
@@ -160,7 +161,8 @@ class RankedGraph:
             return None
         if (bounds[-1] != 1).any():  # steps
             return None
-        read = sliced(node.attr, *bounds, shape[1])
+        begin, end, step = bounds
+        read = sliced(node.attr, begin, end, step, shape[1])
         places = range(min(read), max(read) + 1)
         return places if len(places) == len(read) else None
 
@@ -184,12 +186,13 @@ def cut(parts: list[Part], places: range) -> list[Part]:
 def users_of(conf: Conf, by_slot: Collection[Input]) -> list[str]:
     """The inputs of by_slot that are the user's, crosses of such too; none where all are."""
     suffixes = {LENGTHS: LENGTH, LINEARS: OF_LINEAR}
-    users, items = [], []
+    users, items = list[str](), list[str]()
     for given in by_slot:
         name = given.name.removesuffix(suffixes.get(given.source, ""))
         of = conf.slots.get(name) or conf.numeric.get(name)
         if of is not None:  # not the sum `linear`
-            parts = [conf.slots.get(part) for part in getattr(of, "cross", None) or ()] or [of]
+            crossed = getattr(of, "cross", None) or ()
+            parts = [conf.slots.get(part) for part in crossed] if crossed else [of]
             is_user = all(part is not None and part.side == "user" for part in parts)
             (users if is_user else items).append(given.name)
     return users if items else []
