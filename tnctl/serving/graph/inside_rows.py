@@ -180,9 +180,12 @@ def inputs_of_rows(
 
     `dtypes` are of the ids or values (`holds`) of slots, by name, `of_numbers` of numeric inputs.
     """
-    inputs = []
+    inputs: list[RowInput] = []
     for name, dtype in dtypes.items():
-        parts = [("", dtype, (None,), holds), (LENGTH, "int32", (), "length")]
+        parts: list[tuple[str, Any, Any, Any]] = [
+            ("", dtype, (None,), holds),
+            (LENGTH, "int32", (), "length"),
+        ]
         if name in description.slots and description.slots[name].weights is not None:
             parts.append((OF_WEIGHTS, "float32", (None,), "weights"))
         inputs += [
@@ -214,14 +217,15 @@ def with_rows(description: GraphManifest) -> Signatures:
     encoders = encoders_of(description)
     slots = {name: of.slot for name, of in encoders.items() if of.slot.cross is None}
     dtypes = {name: dtype_of(slot) for name, slot in slots.items()}
-    reason, by_value = refusal(description, encoders), None
+    known = dataclasses.replace(description.signatures, by_id=by_id)
+    reason = refusal(description, encoders)
     if reason is None:
         by_value, twice = inputs_of_rows(description, dtypes, "values", "float64")
-        reason = twice and f"{twice} would be two inputs"
-    if reason:
-        say(f"no signature by_value: {reason}")
-        by_value = None
-    return dataclasses.replace(description.signatures, by_id=by_id, by_value=by_value)
+        if not twice:
+            return dataclasses.replace(known, by_value=by_value)
+        reason = f"{twice} would be two inputs"
+    say(f"no signature by_value: {reason}")
+    return known
 
 
 def add_rows(

@@ -61,8 +61,9 @@ class RankedGraph:
         self._tensors: dict[str, Any] = {}  # of what is the user's alone: of one row
         self._repeated: dict[str, Any] = {}
         self._rows = tf.shape(next(iter(items.values())))[0]
-        given: dict[str, tuple[bool | None, Any]]
-        given = {name: (None, tensor) for name, tensor in weights.items()}
+        given: dict[str, tuple[bool | None, Any]] = {
+            name: (None, tensor) for name, tensor in weights.items()
+        }
         given |= {name: (True, tensor) for name, tensor in users.items()}
         given |= {name: (False, tensor) for name, tensor in items.items()}
         for node in graph.node:  # each after those that it reads
@@ -174,7 +175,8 @@ class RankedGraph:
 
 def cut(parts: list[Part], places: range) -> list[Part]:
     """The parts of neighboring columns."""
-    chosen, first = [], 0
+    chosen: list[Part] = []
+    first = 0
     for part in parts:
         begin, end = max(places.start - first, 0), min(places.stop - first, part.columns)
         if begin < end:
@@ -186,7 +188,8 @@ def cut(parts: list[Part], places: range) -> list[Part]:
 def users_of(conf: Conf, by_slot: Collection[Input]) -> list[str]:
     """The inputs of by_slot that are the user's, crosses of such too; none where all are."""
     suffixes = {LENGTHS: LENGTH, LINEARS: OF_LINEAR}
-    users, items = list[str](), list[str]()
+    users: list[str] = []
+    items: list[str] = []
     for given in by_slot:
         name = given.name.removesuffix(suffixes.get(given.source, ""))
         of = conf.slots.get(name) or conf.numeric.get(name)
