@@ -67,6 +67,13 @@ def arrays_of(network):
     return arrays
 
 
+def assert_all_trained(variables, gradients):
+    """Each trainable weight has a gradient on some row, above what rounding makes of 0."""
+    for variable, gradient in zip(variables, gradients, strict=False):
+        steepest = 0 if gradient is None else np.abs(gradient).max()
+        assert steepest > 1e-5, f"the loss does not depend on {variable.path}"
+
+
 def run(network, arrays):
     """The logits of a network by head, in a graph, where written-out gradients want to be."""
     function = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
