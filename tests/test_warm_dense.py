@@ -276,7 +276,7 @@ UNTRACKED = {
     "a layer on inputs": (
         "(lambda e: layers.Logit()(keras.layers.Flatten()("
         "keras.layers.MultiHeadAttention(1, 2, name='attend')(e, e))))(inputs.embeddings)",
-        r"dense weights attend/.* not known: attend \(MultiHeadAttention\) .* declares no weight_axes",
+        r"dense weights attend/.* not known: attend \(MultiHeadAttention\).* no weight_axes",
     ),
     "a gate for each number": (
         "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))",
