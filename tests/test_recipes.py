@@ -273,6 +273,9 @@ EVERY = {
 
 def test_every_shipped_recipe_is_here():
     assert sorted(EVERY) == shipped.recipes()
+    code = "".join(path.read_text() for path in (ROOT / "tests").glob("test_recipes*.py"))
+    for name in EVERY:
+        assert re.search(rf"^def (test_)?{name}\(", code, re.M), f"no model of {name} in numpy"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -441,6 +444,7 @@ def test_the_recipe_in_the_documentation(tmp_path):
     assert w["mlp/dense/kernel"].shape == (3 * WIDTH + 2, 4)
     for name in shipped.recipes():
         assert f"\n## {name}\n" in page
+        assert f"\n| [`{name}`](#{name}) |" in page
         for setting in settings_of(name):
             assert f"`{setting}`" in page, (name, setting)
 
