@@ -1,6 +1,7 @@
 """Recipes beside the same networks by hand, on data with the interactions that they are made for.
 
     python -m benchmarks.recipes [--only auc|step] [--recipes NAME,…] [--rows 1000000] [--seed 1]
+    python -m benchmarks.recipes --only shipped [--recipes NAME,…]
     python -m benchmarks.recipes --real FOLDER [--recipes NAME,…] [--seeds 3]
 
 `auc`: each recipe is trained on a generated set (benchmarks/recipe_sets.py), and so are its network
@@ -13,6 +14,9 @@ DeepFM is trained for each label alone.
 hand in a tf.function, with one variable for all embeddings, tf.unique, a segment sum and the sparse
 AdaGrad kernel, in turns. 26 slots, 13 numbers, batches of 1024.
 
+`shipped`: that step of each shipped recipe, in turns with DeepFM's: the dense parameters and the
+time in the table of docs/recipes.md. Recipes for any labels have two.
+
 `--real`: the recipes of interactions with their default settings on UCI Adult and UCI Bank
 Marketing (FOLDER/adult, FOLDER/bank), beside DeepFM: means of the test AUC over seeds.
 """
@@ -23,7 +27,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ from benchmarks import recipe_networks, recipe_sets, timing
 from benchmarks.input import of_pass
 from benchmarks.recipe_sets import CANDIDATE, HISTORY, POSITION, Rows
 from benchmarks.workload import FOLDER
+from tnctl import shipped
 from tnctl.data.statistics_document import Statistics
 from tnctl.evaluation.metrics import auc
 from tnctl.evaluation.split_scoring import features_of
@@ -105,6 +110,8 @@ CASES = {
     ),
     "position": Case("deepfm", "position", TOWER),
 }  # fmt: skip
+SEVERAL_LABELS = ("esmm", "shared_bottom", "mmoe", "ple", "pepnet")
+MUST_BE_GIVEN = {"din": SEQUENCE, "bst": SEQUENCE, "pepnet": CASES["pepnet"].needed}
 INTERACTIONS = (
     "dlrm", "fwfm", "xdeepfm", "autoint", "masknet, serial", "masknet, parallel", "finalmlp",
     "gdcn", "fcn", "wukong",
@@ -339,6 +346,42 @@ def compare_steps(names: Sequence[str], seed: int) -> None:
     print(timing.table(table))
 
 
+def compare_shipped(names: Sequence[str], seed: int) -> None:
+    deepfm = tnctl_step(conf_of_shipped("deepfm", seed))
+    table = [["", "dense parameters", "ms/step", "of DeepFM's", "95 % interval"]]
+    for name in names:
+        conf = conf_of_shipped(name, seed)
+        steps = {"DeepFM": deepfm, name: tnctl_step(conf)}
+        compared = timing.compare(steps, STEP_BATCH, rounds=ROUNDS, warm_up=WINDOWS)
+        milliseconds = 1e3 * STEP_BATCH / compared.rate(name)
+        ratio = compared.ratio("DeepFM", name)  # of speeds
+        interval = f"{ratio.low:.2f} - {ratio.high:.2f}"
+        figures = [f"{parameters_of(conf):,}", f"{milliseconds:.2f}", f"{ratio.median:.2f}"]
+        table.append([name, *figures, interval])
+        print(*table[-1], flush=True)
+    print(timing.machine(), timing.table(table), sep="\n")
+
+
+def conf_of_shipped(name: str, seed: int) -> Conf:
+    """The conf of a recipe with default settings, on rows that it writes."""
+    folder = OUTPUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    case = Case(name, "", {}, MUST_BE_GIVEN.get(name, {}), 2 if name in SEVERAL_LABELS else 1)
+    rows = workload(case, np.random.default_rng(seed))
+    if name == "esmm":
+        labels = dict(zip(("ctr", "ctcvr"), rows.labels.values(), strict=True))
+        rows = replace(rows, labels=labels)
+    recipe_sets.write(rows, folder / "train.parquet")
+    recipe = {"name": name, **case.needed}
+    of_train = {"batch_size": STEP_BATCH}
+    # The width of embeddings is the default, 8, or the recipe's.
+    return conf_of(folder, rows, recipe, list(rows.labels), seed, train=of_train, embedding={})
+
+
+def parameters_of(conf: Conf) -> int:
+    return sum(build(conf, Statistics()).dense.sizes)
+
+
 def workload(case: Case, random: np.random.Generator) -> Rows:
     """Ids, numbers and labels by chance, in the shape that a recipe needs."""
     n, slots, ids, length = WINDOWS * STEP_BATCH, 26, 10_000, 20
@@ -407,7 +450,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("auc", "step"))
+    parser.add_argument("--only", choices=("auc", "step", "shipped"))
     parser.add_argument("--recipes", help=f"by commas, of: {'; '.join(CASES)} (default: all)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="generated; as many to test")
     parser.add_argument("--epochs", type=int, default=2, help="over generated rows")
@@ -416,6 +459,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of --real")
     given = parser.parse_args()
     wanted = given.recipes.split(",") if given.recipes else None
+    if given.only == "shipped":
+        known = shipped.recipes()
+        compare_shipped([name for name in known if wanted is None or name in wanted], given.seed)
+        return
     names = [
         name for name in CASES if wanted is None or CASES[name].recipe in wanted or name in wanted
     ]

@@ -5,11 +5,12 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
+import pytest
 import tnctl.recipes
+from test_warm_dense import assert_same_logits, carried_over, confs_of_expression
 
 from tnctl import shipped
-from tnctl.model import layers
+from tnctl.errors import UserError
 from tnctl.model.recipes import source_settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,14 +56,20 @@ def test_a_recipe_is_two_files(cli, ran, workspace, monkeypatch):
     assert "Did you mean 'hidden'?" in done.last
 
 
-def test_a_layer_declares_what_its_weights_are_over():
-    [code] = [code for _, _, code in blocks("A recipe") if "class FieldWeights" in code]
-    names = {"layers": layers}
-    exec(code, names)
-    layer, vectors = names["FieldWeights"](name="fields"), np.arange(12.0).reshape(2, 3, 2)
-    layer(vectors)
-    layer.factors.assign([2.0, 0.0, -1.0])
-    np.testing.assert_array_equal(layer(vectors), vectors * np.array([[[2], [0], [-1]]]))
-    columns = [((name,), k) for name in "abc" for k in range(2)]
-    [axes] = layer.weight_axes(columns).values()
-    assert [inputs for inputs, _ in axes[0]] == [("a",), ("b",), ("c",)]
+@pytest.mark.parametrize("change", ["reordered", "one added"])
+def test_a_layer_declares_what_its_weights_are_over(change, tmp_path, monkeypatch):
+    [code] = [code for _, _, code in blocks("A recipe") if "class WeightedProducts" in code]
+    expression = "layers.Logit()(WeightedProducts()(inputs.embeddings))"
+    confs = confs_of_expression(expression, tmp_path, change, code)
+    model, other, carried = carried_over(*confs, monkeypatch)
+    assert not carried.new
+    assert_same_logits(model, other)
+
+    undeclared = code.split("    def weight_axes")[0]
+    confs = confs_of_expression(expression, tmp_path, change, undeclared)
+    with pytest.raises(UserError, match=r"weighted_products .* declares no weight_axes"):
+        carried_over(*confs, monkeypatch)
+    declared_short = code.replace("self.output_places(columns)", "columns[:1]")
+    confs = confs_of_expression(expression, tmp_path, change, declared_short)
+    with pytest.raises(UserError, match=r"weighted_products .* has weight_axes without it"):
+        carried_over(*confs, monkeypatch)

@@ -67,6 +67,13 @@ def arrays_of(network):
     return arrays
 
 
+def assert_all_trained(variables, gradients):
+    """Each trainable weight has a gradient on some row, above what rounding makes of 0."""
+    for variable, gradient in zip(variables, gradients, strict=False):
+        steepest = 0 if gradient is None else np.abs(gradient).max()
+        assert steepest > 1e-5, f"the loss does not depend on {variable.path}"
+
+
 def run(network, arrays):
     """The logits of a network by head, in a graph, where written-out gradients want to be."""
     function = tf.function(lambda *inputs: network(list(inputs), training=False), autograph=False)
@@ -266,6 +273,9 @@ EVERY = {
 
 def test_every_shipped_recipe_is_here():
     assert sorted(EVERY) == shipped.recipes()
+    code = "".join(path.read_text() for path in (ROOT / "tests").glob("test_recipes*.py"))
+    for name in EVERY:
+        assert re.search(rf"^def (test_)?{name}\(", code, re.M), f"no model of {name} in numpy"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -434,6 +444,7 @@ def test_the_recipe_in_the_documentation(tmp_path):
     assert w["mlp/dense/kernel"].shape == (3 * WIDTH + 2, 4)
     for name in shipped.recipes():
         assert f"\n## {name}\n" in page
+        assert f"\n| [`{name}`](#{name}) |" in page
         for setting in settings_of(name):
             assert f"`{setting}`" in page, (name, setting)
 

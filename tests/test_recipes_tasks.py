@@ -17,6 +17,7 @@ from test_recipes import (
     SLOTS,
     WIDTH,
     arrays_of,
+    assert_all_trained,
     logit,
     near,
     network_of,
@@ -215,6 +216,7 @@ def test_a_recipe_computes_its_paper(name):
     assert set(heads) == set(expected)
     for label in heads:
         near(outputs[label][:, 0], expected[label])
+    assert_all_trained(variables, gradients)
 
     random = np.random.default_rng(2)
     names = [variable.path for variable in variables]

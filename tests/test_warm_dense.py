@@ -270,21 +270,25 @@ KERNEL = "dense weights logit/kernel"
 UNTRACKED = {
     "an operation on inputs": (
         "layers.Logit()(keras.layers.Lambda(lambda x: tf.sort(x, axis=1))(inputs.x))",
-        KERNEL + r" are \[12, 1\] here and were .* which of them are over which",
+        KERNEL + r" are \[12, 1\] here and were .* which inputs is not known: lambda \(Lambda\) of "
+        "the recipe declares no weight_axes. Keep the inputs",
     ),
     "a layer on inputs": (
         "(lambda e: layers.Logit()(keras.layers.Flatten()("
         "keras.layers.MultiHeadAttention(1, 2, name='attend')(e, e))))(inputs.embeddings)",
-        "dense weights attend/.* which of them are over which inputs is not known",
+        r"dense weights attend/.* not known: attend \(MultiHeadAttention\).* no weight_axes",
     ),
     "a gate for each number": (
         "layers.Logit()(inputs.x * keras.layers.Dense(inputs.x.shape[1], 'sigmoid')(inputs.x))",
         "multiply of the recipe combines units of a layer with inputs.*warm.dense=fresh",
     ),
-    "a product of slots": ("layers.Logit()(inputs.slot('a') * inputs.slot('c'))", KERNEL),
+    "a product of slots": (
+        "layers.Logit()(inputs.slot('a') * inputs.slot('c'))",
+        KERNEL + r".* not known: multiply.* \(Multiply\) of the recipe declares no weight_axes",
+    ),
     "a layer over each slot": (
         "layers.Logit()(keras.layers.Flatten()(keras.layers.Dense(3)(inputs.embeddings)))",
-        KERNEL,
+        KERNEL + r".* not known: dense \(Dense\) of the recipe declares no output_places",
     ),
     "a mean of slots": ("layers.Logit()(ops.mean(inputs.embeddings, axis=1))", KERNEL),
     "a scalar of inputs": ("layers.Logit()(inputs.x * ops.max(inputs.x))", KERNEL),
@@ -308,13 +312,13 @@ def test_weights_over_what_is_not_known_are_refused(expression, change, tmp_path
         carried_over(old, new, monkeypatch)
 
 
-def confs_of_expression(text, tmp_path, change):
+def confs_of_expression(text, tmp_path, change, code=""):
     """Confs of a recipe that returns an expression, with inputs that differ by `change`."""
     path = tmp_path / "own.py"
     imports = (
         "import keras, tensorflow as tf\nfrom keras import ops\nfrom tnctl.model import layers\n"
     )
-    path.write_text(f"{imports}def build(inputs):\n    return {text}\n")
+    path.write_text(f"{imports}{code}\ndef build(inputs):\n    return {text}\n")
     numeric = {"m": Numeric(), "n": Numeric(width=2)} if "numeric" in text else {}
     old = Conf(
         recipe={"name": str(path)},

@@ -201,7 +201,10 @@ class PlaceMapping:
         new_places, old_places = [], []
         for axis in range(len(shape)):
             new, old = (side.axis(name, axis) for side in (self._new, self._old))
-            if None in new or None in old or units_of(new) != units_of(old):
+            for side, places in ((self._new, new), (self._old, old)):
+                if None in places:
+                    raise self._unknown(name, shape, old_shape, f": {side.undeclared(name)}")
+            if units_of(new) != units_of(old):
                 raise self._unknown(name, shape, old_shape)
             where = {place: position for position, place in enumerate(counted(old))}
             pairs = [(k, where[place]) for k, place in enumerate(counted(new)) if place in where]
@@ -221,11 +224,11 @@ class PlaceMapping:
                     f"inputs in the roles that they had, {FRESH}"
                 )
 
-    def _unknown(self, name: str, shape: Any, old_shape: Any) -> UserError:
+    def _unknown(self, name: str, shape: Any, old_shape: Any, reason: str = "") -> UserError:
         return UserError(
             f"dense weights {name} are {list(shape)} here and were {list(old_shape)} in "
-            f"{self._source}, and which of them are over which inputs is not known. Keep the "
-            f"inputs as they were, let a layer of yours declare it (weight_axes), {FRESH}"
+            f"{self._source}, and which of them are over which inputs is not known{reason}. Keep "
+            f"the inputs as they were, {'declare it there, ' if reason else ''}{FRESH}"
         )
 
 
@@ -303,10 +306,12 @@ class InputAxes:
         self.untracked: str | None = None
         self._kept = set(kept)
         self._axes: dict[str, WeightAxes] = {}
+        # By the path of a variable: the first operation on the way to it that loses places.
+        self._lost_by: dict[str, Any] = {}
         columns = columns_of(layout, names)
         inputs = [keras.Input(x.shape[1:], dtype=x.dtype) for x in network.inputs]
         for x, given in zip(inputs, network.inputs, strict=True):
-            x.tag = np.fromiter(columns[given.name], object)[None]
+            x.tag, x.lost_by = np.fromiter(columns[given.name], object)[None], None
         self._call_again(network, inputs)
 
     def axis(self, path: str, axis: int) -> Axis:
@@ -315,6 +320,17 @@ class InputAxes:
         places = self._axes[path].get(axis, [((), ("unit", index)) for index in range(length)])
         # A layer of the user's own may declare another length.
         return told_apart(places) if len(places) == length else [None] * length
+
+    def undeclared(self, path: str) -> str:
+        """Which layer does not declare the places of a variable, and how it would."""
+        operation = self._lost_by[path]
+        if weight_axes_of(operation) is None:
+            lacks = "declares no weight_axes"
+        elif path in {variable.path for variable in operation.variables}:
+            lacks = "has weight_axes without it"
+        else:
+            lacks = "declares no output_places"
+        return f"{operation.name} ({type(operation).__name__}) of the recipe {lacks}"
 
     def _call_again(self, network: Any, inputs: Sequence[Any]) -> Any:
         """Call a functional model on tagged tensors, for tagged outputs."""
@@ -342,8 +358,13 @@ class InputAxes:
             passed_on = [self._by_element(operation, tags, shapes[0])]
         else:
             passed_on = [self._unknown_operation(operation, tags, shape) for shape in shapes]
+        lost_by = next((x.lost_by for x in given if x.lost_by), None)
+        for variable in getattr(operation, "variables", ()):
+            if lost_by or variable.path not in self._lost_by:
+                self._lost_by[variable.path] = lost_by or operation
         for output, tag in zip(flat, passed_on, strict=True):
             output.tag = tag
+            output.lost_by = (lost_by or operation) if inputs_of(tag) is None else None
         return outputs
 
     def _unknown_operation(self, operation: Any, given: list[Tag], shape: tuple[int, ...]) -> Tag:
