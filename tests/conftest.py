@@ -56,7 +56,7 @@ ROWS = {"train": (0, 3000), "validation": (10_000, 10_900), "test": (20_000, 20_
 # What a machine may lack. All else is installed by `make test`, so a test that skips for want of it
 # fails.
 OPTIONAL = [
-    r"(zsh|fish|qemu-x86_64) is not installed", r"no g\+\+", r"no openssl", r"no s3rver", r"TNCTL_TEST_DATA",
+    r"(zsh|fish) is not installed", r"no g\+\+", r"no openssl", r"no s3rver", r"TNCTL_TEST_DATA",
     r"networks of one's own", r"no network namespaces", r"(tc|ip|unshare)\b.* not installed",
     r"may not mount a tmpfs", r"no /dev/full", r"root may read everything", r"x86-64",
     r"with a load of", r"safetensors is not installed",
