@@ -92,9 +92,9 @@ format: $(DEVELOP)  ## rewrite the sources in the project's style
 docs: $(INSTALLED)  ## docs/conf.md from the schema
 	$(BIN)/python -m tnctl.cli.help > docs/conf.md
 
-system-packages:  ## Debian packages that some tests need and else skip: C++ compiler, shells, iproute2; and those that all need
+system-packages:  ## Debian packages that some tests need and else skip: C++ compiler, shells, iproute2, QEMU; and those that all need
 	apt-get update --quiet --quiet
-	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes gcc g++ libc6-dev make python3-venv zsh fish iproute2
+	DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends gcc g++ libc6-dev make python3-venv zsh fish iproute2 qemu-user
 
 clean:  ## remove everything that was built, and runs/
 	rm -rf $(VENV) build dist *.egg-info runs tnctl/_tables.c tnctl/*.so csrc/*.o .pytest_cache .mypy_cache .ruff_cache

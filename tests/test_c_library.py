@@ -3,7 +3,9 @@
 import hashlib
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import pytest
 CSRC = Path(__file__).parent.parent / "csrc"
 Library = Callable[..., list[Path]]
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
+EMULATOR = shutil.which("qemu-x86_64")
 
 
 def build_script() -> Any:
@@ -222,6 +225,51 @@ def test_same_bytes_for_every_level(library: Library, tmp_path: Path) -> None:
         "no_vectors": ["-O2", *oldest, "-fno-tree-vectorize"],
     }
     same_bytes(library, tmp_path, builds)
+
+
+# Without AVX, and with AVX2 alone; programs that take seconds rather than minutes there.
+EMULATED_CPUS = {"Nehalem": "default", "Haswell": "arch_x86_64_v3"}
+EMULATED_PROGRAMS = ("test_model", "test_exchange", "test_columns", "test_text", "test_dictionary")
+needs_emulator = pytest.mark.skipif(
+    EMULATOR is None or platform.machine() != "x86_64",
+    reason="qemu-x86_64 is not installed, or this is not x86-64",
+)
+
+
+def emulated(cpu: str, *command: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([str(EMULATOR), "-cpu", cpu, *command], capture_output=True)
+
+
+@pytest.mark.long
+@needs_emulator
+@pytest.mark.parametrize("cpu", EMULATED_CPUS)
+def test_same_bytes_on_an_emulated_cpu(library: Library, tmp_path: Path, cpu: str) -> None:
+    """The loader takes the clone of the CPU, and it writes what this machine's clone writes."""
+    program, log = compile_program(library, tmp_path / "built", "dump", CLONES), tmp_path / "log"
+    done = emulated(cpu, "-d", "in_asm", "-D", log, program, "3", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run(program, "1", "2")
+    executed = set(re.findall(r"^IN: \w+\.(arch_\w+|default)\b", log.read_text(), re.MULTILINE))
+    assert executed == {EMULATED_CPUS[cpu]}
+
+
+@pytest.mark.long
+@needs_emulator
+@pytest.mark.parametrize("name", EMULATED_PROGRAMS)
+def test_program_without_avx(library: Library, tmp_path: Path, name: str) -> None:
+    program = compile_program(library, tmp_path / "built", name, CLONES)
+    done = emulated("Nehalem", program, *SHORT[name])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run(program, *SHORT[name])
+
+
+@pytest.mark.long
+@needs_emulator
+def test_an_emulated_cpu_without_avx_refuses_it(library: Library, tmp_path: Path) -> None:
+    flags = ["-O3", "-DTN_NO_CLONES", "-march=x86-64-v3"]
+    program = compile_program(library, tmp_path / "built", "dump", flags)
+    assert emulated("Haswell", program, "1", "1").returncode == 0
+    assert emulated("Nehalem", program, "1", "1").returncode == -signal.SIGILL
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for x86-64 instructions")

@@ -1,11 +1,14 @@
 """Wheel and sdist: what they hold, and that an installation works outside of the checkout."""
 
 import importlib.util
+import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -16,6 +19,7 @@ import conftest
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+COMPILER = os.environ.get("CC", "cc")
 KEPT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", "*.so", "*.o", "runs", ".*_cache"
 )
@@ -28,7 +32,7 @@ def run(*arguments, cwd, **variables):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done
@@ -47,14 +51,14 @@ def source(tmp_path_factory):
 def _quick_compiler(tmp_path_factory):
     """What is compiled here need not be fast: the last of the flags tells how much to optimize."""
     path = tmp_path_factory.mktemp("compiler") / "cc"
-    path.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
+    path.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -O0\n')
     path.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", str(path))
         yield
 
 
-def built(source, to, kind):
+def built(source, to, kind, **variables):
     """The one file of `python -m build`, in this environment where it has what building needs."""
     missing = [
         m for m in ("build", "setuptools", "cffi", "wheel") if not importlib.util.find_spec(m)
@@ -62,9 +66,17 @@ def built(source, to, kind):
     if missing:
         pytest.skip(f"the environment lacks {', '.join(missing)}: pip install -e '.[dev]'")
     run(sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check", f"--{kind}",
-        "--outdir", to, source, cwd=to)  # fmt: skip
+        "--outdir", to, source, cwd=to, **variables)  # fmt: skip
     [path] = to.iterdir()
     return path
+
+
+def wheel_of(sdist, unpacked, to, **variables):
+    """Built from the sdist, as a package index would have it."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    [folder] = unpacked.iterdir()
+    return built(folder, to, "wheel", **variables)
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +86,7 @@ def sdist(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory):
-    """Built from the sdist, as a package index would have it."""
-    unpacked = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(unpacked, filter="data")
-    [folder] = unpacked.iterdir()
-    return built(folder, tmp_path_factory.mktemp("wheel"), "wheel")
+    return wheel_of(sdist, tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +103,10 @@ def relative(folder, *patterns):
     return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
-FOLDERS = ("benchmarks", "conf", "csrc", "docs", "examples", "recipes", "tests", "tnctl")
+FOLDERS = (".github", "benchmarks", "conf", "csrc", "docs", "examples", "recipes", "tests", "tnctl")
 TOP = {
-    ".clang-format", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile",
-    "README.md", "SECURITY.md", "pyproject.toml", "setup.py",
+    ".clang-format", ".dockerignore", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE",
+    "MANIFEST.in", "Makefile", "README.md", "SECURITY.md", "pyproject.toml", "setup.py",
 }  # fmt: skip
 
 
@@ -145,6 +152,8 @@ def test_the_page_on_installing_lists_the_dependencies():
     page = (ROOT / "docs/installing.md").read_text()
     listed = re.findall(r"'([a-z-]+[<>=][^']*)'", page)
     assert ["tensorflow>=2.18", *listed] == project["dependencies"]
+    [command] = re.findall(r'python -c "(.*)"', (ROOT / "Dockerfile").read_text())
+    assert run(sys.executable, "-c", command, cwd=ROOT).stdout.splitlines() == listed
     for extra, packages in project["optional-dependencies"].items():
         if extra != "dev":
             names = ", ".join(package.partition(">")[0] for package in packages)
@@ -199,6 +208,66 @@ def test_an_installation_runs_anywhere(installed, tmp_path):
     run(sys.executable, script, "train", "conf=deepfm", "data.train=0:2000", "output=run",
         "data.validation=2000:2500", "data.test=null", cwd=tmp_path, PYTHONPATH=path)  # fmt: skip
     assert (tmp_path / "run/report.json").is_file()
+
+
+def audited(wheel, to):
+    """What `auditwheel repair` makes of a wheel: the oldest Linux that can run it is in its tag."""
+    to.mkdir()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", to, wheel, cwd=to, PATH=path)
+    [repaired] = to.iterdir()
+    return repaired
+
+
+def empty_environment(folder, wheel):
+    """A venv with this wheel alone, which sees the packages of this environment but no tnctl."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    run(sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--no-deps",
+        "--no-index", "--disable-pip-version-check", wheel, cwd=folder)  # fmt: skip
+    [packages] = folder.glob("lib/python*/site-packages")
+    # The .pth files of that folder are not read, so an editable tnctl stays out.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+
+
+@pytest.mark.long
+def test_a_manylinux_wheel_trains_and_scores_in_an_empty_environment(sdist, tmp_path):
+    for name in ("unpacked", "plain", "training", "serving"):
+        (tmp_path / name).mkdir()
+    plain = wheel_of(sdist, tmp_path / "unpacked", tmp_path / "plain", CC=COMPILER)
+    wheel = audited(plain, tmp_path / "audited")
+    tags = rf"tnctl-[\d.]+-cp311-abi3-(manylinux\w+_{platform.machine()}\.)+whl"
+    assert re.fullmatch(tags, wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if ".so" in name] == ["tnctl/_tables.abi3.so"]
+    empty_environment(tmp_path / "venv", wheel)
+
+    def tnctl(*arguments, folder, **options):
+        done = run(tmp_path / "venv/bin/tnctl", *arguments, cwd=tmp_path / folder, PYTHONPATH="",
+                   **options)  # fmt: skip
+        return done.stdout
+
+    tnctl("train", "conf=demo", "output=run", 'data.train="{day}/3000"', "data.days=..2026-01-02",
+          folder="training")  # fmt: skip
+    tnctl("split-graph", "output=run", "to=../serving/graph", folder="training")
+    tnctl("export-embeddings", "output=run", "to=../serving/embeddings", folder="training")
+    shutil.rmtree(tmp_path / "training")
+    row = re.search(r"^DEMO_ROW := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    (tmp_path / "serving/rows.jsonl").write_text(f"{row}\n{row}\n")
+    scored = tnctl("score", "graph=graph", "embeddings=embeddings", "input=rows.jsonl",
+                   folder="serving")  # fmt: skip
+    scores = [json.loads(line)["prediction"] for line in scored.splitlines()]
+    assert len(scores) == 2
+    assert 0 < scores[0] == scores[1] < 1
+
+
+def test_wheels_are_tested_on_every_supported_python():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    versions = [
+        classifier.rpartition(" :: ")[2].replace(".", "")
+        for classifier in project["project"]["classifiers"]
+        if re.search(r":: 3\.\d+$", classifier)
+    ]
+    assert project["tool"]["cibuildwheel"]["build"] == [f"cp{v}-manylinux_*" for v in versions]
 
 
 @pytest.mark.parametrize(
