@@ -75,9 +75,9 @@ def test_versions_are_deltas_and_others_are_removed(steps, tmp_path, monkeypatch
         assert in_force(to).chain == tuple(f"embeddings-{n:06}" for n in range(1, number + 1))
     rows = [f"embeddings-00000{n}" for n in (1, 2, 3)]
     assert names_in(to) == ["current.json", *rows, "graph-000003"]
-    before = (to / "current.json").read_bytes()
+    content = (to / "current.json").read_bytes()
     steps[12].publish(to, keep=1)
-    assert (to / "current.json").read_bytes() == before
+    assert (to / "current.json").read_bytes() == content
     # As after a rollback: an earlier step has no delta of a later one. Nor has another training.
     assert steps[4].publish(to, keep=2).chain == ("embeddings-000004",)
     assert names_in(to) == [

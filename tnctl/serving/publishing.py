@@ -85,17 +85,17 @@ def publish(
     """
     refuse_if(keep < 1, f"keep is the number of versions that stay, at least 1. Received: {keep}")
     with files.locked(to, is_written=True):
-        before = published(to)
-        if before and before[0].checkpoint == checkpoint.manifest.sha256 and not full:
-            kept = before[:keep]
+        earlier = published(to)
+        if earlier and earlier[0].checkpoint == checkpoint.manifest.sha256 and not full:
+            kept = earlier[:keep]
         else:
-            version = written(checkpoint, conf, to, before, encoding, precision, full)
-            kept = (version, *before)[:keep]
-        if kept != before:
+            version = written(checkpoint, conf, to, earlier, encoding, precision, full)
+            kept = (version, *earlier)[:keep]
+        if kept != earlier:
             text = json.dumps(documents.plain(Publication(versions=kept)), indent=2)
             files.write_bytes(files.join(to, NAME), f"{text}\n".encode())
         remove_others(to, kept)
-    already = " already" if kept[0] in before else ""
+    already = " already" if kept[0] in earlier else ""
     say(f"version {kept[0].number} of {checkpoint.step_in_words} is in force in {to}{already}")
     return kept[0]
 
@@ -123,13 +123,13 @@ def written(
     checkpoint: Checkpoint,
     conf: Conf,
     to: str,
-    before: tuple[Version, ...],
+    earlier: tuple[Version, ...],
     encoding: str | None,
     precision: Precision,
     full: bool,
 ) -> Version:
     """Write a version, and compare it with its golden rows. Raises Failure when it differs."""
-    number = before[0].number + 1 if before else 1
+    number = earlier[0].number + 1 if earlier else 1
     graph, rows = (f"{kind}-{number:06}" for kind in FORMATS)
     content = split(checkpoint, conf, files.join(to, graph))
 
@@ -140,11 +140,11 @@ def written(
         )  # fmt: skip
 
     chain: tuple[str, ...] = (rows,)
-    base, reason = (None, "full=true") if full else base_of(to, before)
+    base, reason = (None, "full=true") if full else base_of(to, earlier)
     if base is not None:
         try:
             exports = exported(base)
-            chain = (*before[0].chain, rows)
+            chain = (*earlier[0].chain, rows)
         except UserError as error:
             if isinstance(error, Failure):
                 raise
@@ -171,11 +171,11 @@ def written(
     )  # fmt: skip
 
 
-def base_of(to: str, before: tuple[Version, ...]) -> tuple[str | None, str]:
+def base_of(to: str, earlier: tuple[Version, ...]) -> tuple[str | None, str]:
     """The rows in force, of which a delta may be made; if there are none that are whole, why."""
-    if not before:
+    if not earlier:
         return None, ""
-    folder = files.join(to, before[0].embeddings)
+    folder = files.join(to, earlier[0].embeddings)
     try:
         chain_of(folder)
     except Failure as error:
