@@ -372,10 +372,10 @@ def record_workers(log: Log, cluster: Cluster, step: int) -> None:
     """Log the number of workers when it has changed; a run begins with 1."""
     workers = cluster.workers if cluster.start is not None else 1
     recorded = (line.get("workers") for line in reversed(log.events) if line["event"] == "workers")
-    if workers != (before := next(recorded, 1)):
+    if workers != (earlier := next(recorded, 1)):
         log.add("workers", step=step, workers=workers)
         if step:
-            say(f"workers: {workers}, and {before} before; a step has the rows of all")
+            say(f"workers: {workers}, and {earlier} before; a step has the rows of all")
 
 
 def new_model(
