@@ -305,7 +305,7 @@ MISTAKES = [
     ([*CLI, "to=x"], ["takes no to=", "predict"]),
     ([*CLI, "step=9"], ["takes no step=", "checkpoint=OUTPUT/checkpoints/step-…"]),
     ([*CLI, "graph=x"], ["takes no graph=", "verify-serving and score take it"]),
-    ([*CLI, "format=redis"], ["takes no format=", "export-embeddings and score take it"]),
+    ([*CLI, "format=redis"], ["takes no format=", "export-embeddings, publish and score take it"]),
     ([*CLI, "overwrite=yes"], ["overwrite", "true or false"]),
     ([*CLI, "train.batch_size"], ["train.batch_size", "key=value"]),
     ([*CLI, "--bogus"], ["--bogus"]),

@@ -195,12 +195,17 @@ def test_what_a_side_cannot_be(trained, cli, change, said):
     assert done.code == 2 and said in done.last
 
 
-def test_a_recipe_that_numbers_rows_has_no_rank(trained, ran, tmp_path):
+def test_a_recipe_that_numbers_rows_has_rank(trained, ran, tmp_path, monkeypatch):
+    """Unless it gives other logits than by_slot."""
     shutil.copy(trained("deepfm") / "rows.jsonl", tmp_path)
     (tmp_path / "mine.py").write_text(NUMBERING)
     text = SLOTS.replace("RECIPE", "mine.py").replace("POOLING", "pooling: mean")
     (tmp_path / "conf.yaml").write_text(text)
     ran("train", "conf=conf.yaml", "output=run", cwd=tmp_path)
+    done = ran("split-graph", "output=run", cwd=tmp_path)
+    assert "signature rank" in done.err
+    assert document(tmp_path / "run" / "graph").signatures.rank
+    monkeypatch.setattr("tnctl.serving.graph.ranking.TOLERANCE", -1.0)
     done = ran("split-graph", "output=run", cwd=tmp_path)
     assert "no signature rank" in done.err
     assert document(tmp_path / "run" / "graph").signatures.rank is None

@@ -34,7 +34,7 @@ RECIPES = {
     "autoint_plus": {"attention": [4], "heads": 1, **TOWER},
     "masknet": {"reduction": 1.5, **TOWER},
     "masknet_parallel": {"structure": "parallel", "blocks": 2, "block_width": 4, **TOWER},
-    "finalmlp": {"second": [6], "gate": [3], "first_context": ["a", "b"], "heads": 2, **TOWER},
+    "finalmlp": {"second": [6], "gate": [8], "first_context": ["a", "b"], "heads": 2, **TOWER},
     "finalmlp_bare": {"second": [4], "gate": [], "heads": 1, **TOWER},
     "gdcn": {"layers": 2, **TOWER},
     "gdcn_stacked": {"layers": 2, "structure": "stacked", **TOWER},

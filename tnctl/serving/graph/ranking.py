@@ -207,7 +207,7 @@ def add_rank(
     """Write the SavedModel in `folder` with signature `rank` into `to`; all its signatures.
 
     `users` are the inputs of `by_slot` that have one row. The signature is left out where it does
-    not give what by_slot gives: where a recipe numbers the rows of a batch.
+    not give what by_slot gives, as of a recipe that mixes the rows of a batch.
     """
     module = tf.Module()
     module.whole = load_graph(folder)
@@ -247,7 +247,7 @@ def add_rank(
         deviation = rank_deviation(lambda name, given: run(functions[name], given), inputs, users)
     signatures = {**module.whole.signatures, RANK: traced}
     if not deviation <= TOLERANCE:
-        say("no signature rank: the recipe numbers the rows of a batch")
+        say("no signature rank: the recipe mixes the rows of a batch")
         del signatures[RANK]
     save_module(module, to, signatures)
     return replace(known, rank=tuple(users)) if RANK in signatures else known
