@@ -397,6 +397,6 @@ def test_a_month_needs_nobody_but_for_a_late_day(tmp_path, monkeypatch):
     # probabilities are in the place of the labels.
     by_truth = {day: value * truths[day] for day, value in copc.items() if day != name_of(LATE)}
     print(seed, month.kills, len(watching.steps), copc, by_truth)
-    # The bounds are wider than 0.97 to 1.03: days of this size have been 0.986 to 1.039 by labels.
-    assert all(0.95 < value < 1.05 for value in by_truth.values()), (seed, copc, by_truth)
-    assert np.mean([abs(value - 1) for value in by_truth.values()]) < 0.02, (seed, copc, by_truth)
+    # They were 0.990 to 1.032, of 28 days two above 1.03, and by labels 0.982 to 1.039.
+    assert all(0.97 < value < 1.04 for value in by_truth.values()), (seed, copc, by_truth)
+    assert np.mean([abs(value - 1) for value in by_truth.values()]) < 0.015, (seed, copc, by_truth)
