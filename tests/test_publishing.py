@@ -182,7 +182,7 @@ def test_what_fails_leaves_a_version_in_force(steps, tmp_path, kind):
 
 @pytest.mark.long
 def test_a_kill_leaves_a_version_in_force(steps, tmp_path):
-    """Real processes, killed at random moments; the next one goes on."""
+    """Real processes, killed at random moments; the next one completes."""
     seed = random.randrange(10**6)
     draw, to = random.Random(seed), tmp_path / "online"
     steps[4].publish(to)
@@ -251,7 +251,7 @@ def name_of(day):
 def write_day(path, day, broken=False, columns=()):
     """Clicks of a day, whose base rate is 0.7 % above that of the day before.
 
-    Returns their true probabilities' mean over that of their labels.
+    Returns the mean of the true probabilities, divided by the mean of the labels.
     """
     effects = np.random.default_rng(30)
     random = np.random.default_rng([30, day])
@@ -317,6 +317,18 @@ class Month:
         self.folder, self.chance, self.kills = folder, random.Random(seed), 0
         self.forked, self.steps = Forked(folder), []
 
+    def write_conf(self, days):
+        """`init` writes the conf from three days, which are removed again."""
+        days.mkdir()
+        for day in range(1, 4):
+            write_day(days / f"{name_of(day)}.csv", day)
+        done = self.forked.run(
+            ["init", "days/{day}.csv", "label=label", "to=daily.yaml"], self.folder
+        )
+        assert done.code == 0, done.err
+        for path in days.iterdir():
+            path.unlink()
+
     def run(self, *arguments):
         while True:
             killed = self.chance.random() < 0.3
@@ -339,21 +351,12 @@ class Month:
 def test_a_month_needs_nobody_but_for_a_late_day(tmp_path, monkeypatch):
     """30 days on S3 with kills: an export is in force at every moment, and its rate is right."""
     days, seed = tmp_path / "days", random.randrange(10**6)
-    days.mkdir()
     with s3_servers.started("moto", tmp_path) as port:
         for key, value in s3_servers.settings(port).items():
             monkeypatch.setenv(key, value)
         s3_servers.empty_bucket("month")
-        month, watching = Month(tmp_path, seed), Watching()
-        for day in range(1, 4):
-            write_day(days / f"{name_of(day)}.csv", day)
-        done = month.forked.run(
-            ["init", "days/{day}.csv", "label=label", "to=daily.yaml"], tmp_path
-        )
-        assert done.code == 0, done.err
-        for day in range(1, 4):
-            (days / f"{name_of(day)}.csv").unlink()
-        truths = {}
+        month, watching, truths = Month(tmp_path, seed), Watching(), {}
+        month.write_conf(days)
 
         def arrive(day, broken=False):
             columns = ["old"] * (day < GOES) + ["new"] * (day >= APPEARS)

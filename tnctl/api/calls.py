@@ -13,6 +13,7 @@ from tnctl.system import MORE_MEMORY, OutOfMemory, is_out_of_memory
 Url = str | PathLike[str]
 Choice = TypeVar("Choice", bound=str)
 GOLDEN_ROWS = 200  # raw validation rows that are kept with a model, by default
+KEPT_VERSIONS = 3  # of what is published, by default
 # Hydra, which composes confs, has one state for the whole process.
 COMPOSING = threading.RLock()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from tnctl import files, outputs
 from tnctl.api.artefacts import PREFIX, has_rows, require_serving
-from tnctl.api.calls import GOLDEN_ROWS, Url, choice, in_one_line, text_of
+from tnctl.api.calls import GOLDEN_ROWS, KEPT_VERSIONS, Url, choice, in_one_line, text_of
 from tnctl.errors import Failure, UserError, did_you_mean, quoted, refuse_if
 from tnctl.model import quiet_tensorflow
 from tnctl.saved_conf import conf_of
@@ -416,7 +416,7 @@ class Run:
         self,
         to: Url,
         *,
-        keep: int = 3,
+        keep: int = KEPT_VERSIONS,
         encoding: str | None = None,
         precision: str = "float32",
         full: bool = False,

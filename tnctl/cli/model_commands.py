@@ -133,11 +133,11 @@ def publish(given: list[str]) -> int:
     """Write a version of the model to `to`, and put it in force."""
     run, taken = chosen("publish", given, runs_recipe=False)
     refuse_if("to" not in taken, "publish needs to=URL: the folder of all versions")
-    from tnctl.serving.publishing import KEEP
+    from tnctl.api.calls import KEPT_VERSIONS
 
     run.publish(
         taken["to"],
-        keep=arguments.count(taken, "keep", KEEP),
+        keep=arguments.count(taken, "keep", KEPT_VERSIONS),
         encoding=taken.get("format"),
         precision=taken.get("precision", "float32"),
         full=arguments.flag(taken, "full"),

@@ -27,6 +27,7 @@ from tnctl.cluster.joining.members import (
     digests_of,
     parse_problem,
     parse_welcome,
+    problem_of,
     to_body,
 )
 from tnctl.cluster.joining.membership import Membership
@@ -49,8 +50,7 @@ from tnctl.schema import Cluster, Conf
 SECONDS_TO_LEAVE = 2.0
 SECONDS_REFUSED = 10.0  # by a process that does not end, so that a setting must be wrong
 FLUSHED = 0.2  # seconds in which the last replies are sent
-MOST_REFUSED = 20  # reasons and hosts that are told apart: more would fill the log
-MISTAKE = 2  # the exit code of a UserError
+MOST_REFUSED = 20  # hosts and reasons that have lines: more would fill the log
 
 
 def membership_of(assignment: Assignment, cluster: Cluster) -> Membership:
@@ -268,9 +268,10 @@ class Member:
     def _fail_all(self, message: str) -> None:
         """Rank 0: end, before all are welcome, with all workers that have called."""
         say(f"tnctl {self._command}: {message}")
-        _answer_once(self._answer, to_body(Problem(f"worker 0 has {message}", MISTAKE)))
+        problem = problem_of(UserError(f"worker 0 has {message}"))
+        _answer_once(self._answer, to_body(problem))
         # Not here, for this thread sends the reply to the one that is refused.
-        threading.Timer(FLUSHED, os._exit, [MISTAKE]).start()
+        threading.Timer(FLUSHED, os._exit, [problem.exit_code]).start()
 
     def stayed(self, process: bytes) -> "Future[Body]":
         """Another process wants to know when the one with this number ends."""

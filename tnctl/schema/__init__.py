@@ -12,6 +12,7 @@ from tnctl.schema.declarations import Declaration
 from tnctl.schema.id_kinds import ID_KINDS, IdKind
 from tnctl.schema.input_sections import (
     OF_SERVING,
+    SERVING_KEYS,
     SLOT_NAME,
     UNITS,
     Embedding,
@@ -58,11 +59,11 @@ from tnctl.schema.values import (
 
 __all__ = [
     "AUTO", "FORMATS", "ID_KINDS", "ISO", "MOST_BATCH", "NAME", "OF_SERVING", "READ", "RULES",
-    "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline", "Cluster",
-    "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate", "GroupLife",
-    "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric", "Optimizer",
-    "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule", "Shows", "Slot", "Split",
-    "Time", "Tls", "Train", "Warm", "all_keys", "branches", "can_name_input", "check_saved",
-    "check_types", "completed", "dataclass_of", "differences", "from_values", "hint_of", "is_whole",
-    "keys_like", "meant_key", "no_key", "section_of", "time_columns",
+    "SERVING_KEYS", "SINGLE_LABEL", "SLOT_NAME", "SYNONYMS", "UNITS", "Admission", "Baseline",
+    "Cluster", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate",
+    "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Numeric",
+    "Optimizer", "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule", "Shows", "Slot",
+    "Split", "Time", "Tls", "Train", "Warm", "all_keys", "branches", "can_name_input",
+    "check_saved", "check_types", "completed", "dataclass_of", "differences", "from_values",
+    "hint_of", "is_whole", "keys_like", "meant_key", "no_key", "section_of", "time_columns",
 ]  # fmt: skip

@@ -19,8 +19,9 @@ SLOT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INITIALS = ("zeros", "uniform", "normal")
 UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}  # in seconds
 
-# Keys of a conf that only matter to a split graph: a run goes on when they change.
-OF_SERVING = re.compile(r"(slots|numeric)\.\w+\.side")
+# Keys of slots and numbers that only matter to a split graph: a run resumes when they differ.
+SERVING_KEYS = frozenset({"side"})
+OF_SERVING = re.compile(rf"(slots|numeric)\.\w+\.({'|'.join(SERVING_KEYS)})")
 
 
 def side() -> Any:

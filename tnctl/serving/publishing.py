@@ -28,7 +28,6 @@ from tnctl.serving.rows.precision import Precision
 from tnctl.serving.verification import verify_artefacts
 
 NAME = "current.json"
-KEEP = 3
 FORMATS = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 FOLDER = re.compile(r"(graph|embeddings)-([0-9]{6,})")
 
@@ -70,7 +69,7 @@ def publish(
     conf: Conf,
     to: str,
     *,
-    keep: int = KEEP,
+    keep: int,
     encoding: str | None = None,
     precision: Precision = "float32",
     full: bool = False,

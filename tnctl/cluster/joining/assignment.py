@@ -17,7 +17,7 @@ from tnctl.errors import Failure
 
 # The exit code of a worker that has lost another one: all are started again (EX_TEMPFAIL).
 LOST = os.EX_TEMPFAIL
-# That of a worker for which the others did not join in time: nothing is started again.
+# The exit code of a worker whose others did not join in time: nothing is started again.
 NOT_JOINED = os.EX_UNAVAILABLE
 LOOPBACK = "127.0.0.1"  # where workers of one machine listen
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h

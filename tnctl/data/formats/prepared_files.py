@@ -32,7 +32,7 @@ from tnctl.documents import Count, Name, RelativePath, Text, Tree, TreeByName
 from tnctl.errors import Failure, UserError, quoted, refuse_if
 from tnctl.manifest import DamagedError, Manifest
 from tnctl.masking import bare_conf, masked_conf
-from tnctl.schema import Conf, completed, differences
+from tnctl.schema import SERVING_KEYS, Conf, completed, differences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +162,9 @@ def _within(array: pa.Array, least: float, most: float) -> bool:
 
 
 # How rows are trained, not what they are: these keys of slots may differ.
-OF_ROWS = {
+OF_ROWS = SERVING_KEYS | {
     "group", "pooling", "width", "linear", "initial", "initial_scale", "max_norm", "frozen",
-    "side",
 }  # fmt: skip
-OF_SERVING = {"side"}  # the keys of numeric inputs that may differ
 OF_LOSS = {"weight", "mature_days"}  # the keys of labels that may differ
 OF_DATA = (
     "format", "delimiter", "header", "columns", "pairs", "skip_rows", "strip", "missing",
@@ -215,7 +213,7 @@ def deciding(conf: Conf) -> DecidingConf:
             name: keys | {"sequence": conf.slots[name].pooling == "none"}
             for name, keys in _without(OF_ROWS, slots).items()
         },
-        "numeric": _without(OF_SERVING, numeric),
+        "numeric": _without(SERVING_KEYS, numeric),
         "data": {
             **{key: getattr(data, key) for key in OF_DATA},
             "labels": _without(OF_LOSS, labels),
@@ -248,7 +246,7 @@ def _completed(stored: DecidingConf) -> DecidingConf:
     slots = _without(OF_ROWS, full["slots"])
     return DecidingConf(
         slots={name: {"sequence": False} | keys for name, keys in slots.items()},
-        numeric=_without(OF_SERVING, full["numeric"]),
+        numeric=_without(SERVING_KEYS, full["numeric"]),
         data=data | {key: full["data"][key] for key in (*OF_DATA, "labels", "times", "split")},
     )
 
