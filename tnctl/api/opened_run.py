@@ -396,8 +396,9 @@ class Run:
             from tnctl.serving.rows.export import export
             from tnctl.serving.rows.export_document import Filter
             from tnctl.serving.rows.precision import PRECISIONS
+            from tnctl.training.report.prometheus import exported
 
-            return export(
+            manifest = export(
                 self._checkpoint,
                 self._conf,
                 to,
@@ -410,6 +411,9 @@ class Run:
                 prefix=PREFIX if prefix is None else prefix,
                 grace=GRACE if grace is None else grace,
             )
+            if self._conf.monitor.prometheus is not None:
+                exported(self._conf.monitor.prometheus, self._output or self.checkpoint)
+            return manifest
 
     def place_of_export(
         self,

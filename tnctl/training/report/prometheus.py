@@ -5,21 +5,22 @@ on these figures.
 """
 
 import re
+import time
 from collections.abc import Mapping
 
 from tnctl import files
-from tnctl.errors import refuse_if
+from tnctl.errors import UserError, refuse_if
 from tnctl.masking import masked
+from tnctl.progress import say
 
-SUCCESS = "tnctl_success_timestamp_seconds"
 EXPORT = "tnctl_export_timestamp_seconds"
 # Type and help of each figure, by its name, in the order of the file.
 FIGURES = {
     "tnctl_running": ("gauge", "1 while a process trains the run, 0 after its end."),
     "tnctl_exit_code": ("gauge", "Exit code of the last process that trained the run."),
     "tnctl_update_timestamp_seconds": ("gauge", "When training last wrote these figures."),
-    SUCCESS: ("gauge", "When training last ended with exit code 0."),
-    "tnctl_checkpoint_timestamp_seconds": ("gauge", "When the newest checkpoint was saved."),
+    "tnctl_success_timestamp_seconds": ("gauge", "When training last ended with exit code 0."),
+    "tnctl_checkpoint_timestamp_seconds": ("gauge", "When saving of the newest checkpoint began."),
     EXPORT: ("gauge", "When the newest export of embeddings was complete."),
     "tnctl_day_timestamp_seconds": ("gauge", "The newest day that is trained, 00:00 UTC."),
     "tnctl_day_examples": ("gauge", "Examples of the newest day that is trained."),
@@ -76,3 +77,11 @@ def _read(url: str) -> Samples:
     )
     matches = filter(None, map(LINE.fullmatch, text.splitlines()))
     return {(match[1], match[2]): float(match[3]) for match in matches}
+
+
+def exported(url: str, output: str) -> None:
+    """Note that an export of the run in `output` is complete, which a failure here does not undo."""
+    try:
+        put(url, {(EXPORT, labels(output)): time.time()})
+    except UserError as error:
+        say(f"warning: {error}. The export is complete")
