@@ -1,5 +1,6 @@
 """A run as monitoring sees it: `monitor` of its conf says where its figures are written."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,15 +125,15 @@ class Monitor:
         """Take the metrics of the main head, and of others, on a split."""
         by_head = {metrics.get("head", heads[0]): metrics, **metrics.get("heads", {})}
         for head, of_head in by_head.items():
-            figures = {name: number_of(of_head, name) for name in prometheus.METRICS}
+            figures = {name: number_of(of_head, name) for name in prometheus.METRICS if name in of_head}
             self._set({"head": head, "split": split}, **figures)
         self._note(split, metrics)
 
     def _set(self, more: Mapping[str, str] = MappingProxyType({}), **figures: float | None) -> None:
-        """Take figures by their names without `tnctl_`; of several labels with `more`."""
+        """Take figures by their names without `tnctl_`, with `more` labels; None is undefined."""
         labels = prometheus.labels(self._conf.output, **more)
-        known = {name: value for name, value in figures.items() if value is not None}
-        self._samples |= {(f"tnctl_{name}", labels): value for name, value in known.items()}
+        for name, value in figures.items():
+            self._samples[f"tnctl_{name}", labels] = math.nan if value is None else value
 
     def _note(self, name: str, figures: Mapping[str, Any]) -> None:
         if self._mlflow is not None:
