@@ -35,7 +35,7 @@ FIGURES = {
     "tnctl_copc": ("gauge", "Clicks over predicted clicks."),
 }
 METRICS = ("auc", "ne", "copc")
-LINE = re.compile(r'(\w+)(\{run="(?:[^"\\]|\\.)*".*\}) (\S+)')
+LINE = re.compile(r'(\w+)(\{run="(?:[^"\\]|\\.)*".*\}) (nan|-?inf|-?[\d.]+(?:e[-+]?\d+)?)')
 MOST_BYTES = 1 << 20
 Samples = dict[tuple[str, str], float]
 
@@ -66,16 +66,16 @@ def put(url: str, samples: Mapping[tuple[str, str], float]) -> None:
 
 
 def _read(url: str) -> Samples:
-    """The figures of a file; none without it."""
-    if not files.exists(url):
-        return {}
-    text = files.read_bytes(url, most=MOST_BYTES).decode(errors="replace")
+    """The figures of a file; none without it, or in an empty one."""
+    is_link, text = files.is_link(url), ""
+    if not is_link and files.exists(url):
+        text = files.read_bytes(url, most=MOST_BYTES).decode(errors="replace")
     refuse_if(
-        files.is_link(url) or not text.startswith("# HELP tnctl_"),
+        is_link or (text != "" and not text.startswith("# HELP tnctl_")),
         f"{url} is not a file that tnctl wrote, and is not replaced. Move it away, or choose "
         "another monitor.prometheus",
     )
-    matches = filter(None, map(LINE.fullmatch, text.splitlines()))
+    matches = filter(None, map(LINE.fullmatch, text.split("\n")))
     return {(match[1], match[2]): float(match[3]) for match in matches}
 
 
