@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from tnctl.checkpoint.document import number_of
@@ -112,7 +111,7 @@ class Monitor:
 
     def _size(self, seconds: float, rows: int, lives: Mapping[str, LifeFigures]) -> None:
         evicted = sum(life.evicted for life in lives.values())
-        self._set(steps=self._steps, seconds=seconds, rows=rows, evicted_rows=evicted)
+        self._set(steps=self._steps, run_seconds=seconds, rows=rows, evicted_rows=evicted)
 
     def _day(self, record: DayRecord) -> None:
         self._set(day_examples=record.rows, gate_accepted=len(record.accepted))
@@ -129,9 +128,9 @@ class Monitor:
             self._set({"head": head, "split": split}, **figures)
         self._note(split, metrics)
 
-    def _set(self, more: Mapping[str, str] = MappingProxyType({}), **figures: float | None) -> None:
+    def _set(self, more: Mapping[str, str] | None = None, **figures: float | None) -> None:
         """Take figures by their names without `tnctl_`, with `more` labels; None is undefined."""
-        labels = prometheus.labels(self._conf.output, **more)
+        labels = prometheus.labels(self._conf.output, **(more or {}))
         for name, value in figures.items():
             self._samples[f"tnctl_{name}", labels] = math.nan if value is None else value
 

@@ -19,6 +19,7 @@ LONGEST_VALUE = 500  # characters of a parameter that every server takes
 LONGEST_REASON = 200
 # Numbers of parameters and of metrics that a server takes in a call.
 PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # of another server; deleted
 # Training waits for a server that is away for seconds, where MLflow would for minutes. Usage is
 # not reported to anyone.
 SETTINGS = {
@@ -89,7 +90,7 @@ class MlflowRun:
                 client.update_run(self._id, "RUNNING")
                 return client
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # of another server, or removed
+            if error.error_code not in GONE:
                 raise
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = client.get_experiment_by_name(name)

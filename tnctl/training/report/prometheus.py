@@ -29,7 +29,7 @@ FIGURES = {
     "tnctl_steps": ("gauge", "Steps of the run."),
     "tnctl_rows": ("gauge", "Rows of all tables."),
     "tnctl_evicted_rows": ("gauge", "Rows that rules of life have evicted since the run began."),
-    "tnctl_seconds": ("gauge", "Seconds that processes have trained the run."),
+    "tnctl_run_seconds": ("gauge", "Seconds that processes have trained the run."),
     "tnctl_auc": ("gauge", "Area under the ROC curve."),
     "tnctl_ne": ("gauge", "Normalised entropy."),
     "tnctl_copc": ("gauge", "Clicks over predicted clicks."),
