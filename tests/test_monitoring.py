@@ -1,4 +1,4 @@
-"""What `monitor` writes of a run: a text file for Prometheus, a run of MLflow; docs/operations.md."""
+"""What `monitor` writes of a run: a file for Prometheus, a run of MLflow; docs/operations.md."""
 
 import json
 import math

@@ -38,7 +38,7 @@ from tnctl.training import run_folder, schedule
 from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.loop import EndedError, train_passes
-from tnctl.training.monitoring import Monitor, monitored
+from tnctl.training.monitoring import Monitor
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.final_report import write_report
@@ -81,10 +81,8 @@ def train(
     """
     plans.check(conf, overwrite, accept)
     processes = processes or OneProcess()
-    with ExitStack() as locked:
-        locked.enter_context(files.locked(conf.output))
+    with files.locked(conf.output), Monitor(conf) as monitor:
         run_folder.check(conf)
-        monitor = locked.enter_context(monitored(conf))
         stopwatch = Stopwatch()
         plan = plans.plan(conf, overwrite, accept)
         if plan.kind == "finished" and plan.report is not None:
@@ -133,11 +131,11 @@ class TrainingRun:
             checkpoints = Checkpoints(
                 conf, state, workers, self.log, self.stopwatch, golden, self.checkpoint
             )
-            monitor.follow(conf, state, workers, checkpoints)
+            monitor.follow(conf, checkpoints)
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
                     others = [observer(state)] if observer else []
-                    self._train(workers, checkpoints, others, monitor)
+                    self._train(workers, checkpoints, [*others, monitor])
                 signals.impatient()
                 report = write_report(
                     conf,
@@ -153,13 +151,9 @@ class TrainingRun:
         return report
 
     def _train(
-        self,
-        workers: Workers,
-        checkpoints: Checkpoints,
-        others: Sequence[Observer],
-        monitor: Monitor,
+        self, workers: Workers, checkpoints: Checkpoints, others: Sequence[Observer]
     ) -> None:
-        """Let each observer react to each event of training, first `others`, last `monitor`."""
+        """Let each observer react to each event of training, first `others`."""
         conf, state = self.conf, self.state
         checkpoints.saver.check_room(workers.model)
         with ExitStack() as stack:
@@ -178,8 +172,6 @@ class TrainingRun:
                 profiler = Profiler(conf.output, conf.train.profile, state)
                 stack.callback(profiler.close)
                 observers.append(profiler)
-            if conf.monitor.prometheus or conf.monitor.mlflow:
-                observers.append(monitor)
             if self.daily is None:
                 happening = train_passes(conf, state, workers)
             else:

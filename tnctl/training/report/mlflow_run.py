@@ -1,25 +1,24 @@
 """Figures of a run as a run of MLflow, through MLflow's client; nothing waits for its server."""
 
+import contextlib
 import importlib.util
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tnctl.errors import refuse_if, shortened
 from tnctl.masking import masked
 from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
-from tnctl.schema import Conf, completed
+from tnctl.schema import Conf
 from tnctl.training.run_folder import Log
 
 EVENT = "mlflow"  # of log.jsonl, by which a run that is resumed goes on in its run of MLflow
 EXPERIMENT = "tnctl"
 LONGEST_VALUE = 500  # characters of a parameter that every server takes
 LONGEST_REASON = 200
-# Numbers of parameters and of metrics that a server takes in a call.
-PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # of another server; deleted
+AT_ONCE = 1000  # metrics that a server takes in a call; parameters, a tenth
 # Training waits for a server that is away for seconds, where MLflow would for minutes. Usage is
 # not reported to anyone.
 SETTINGS = {
@@ -72,9 +71,8 @@ class MlflowRun:
 
         if self._client is None:
             self._client = self._opened(step)
-        while self._waiting:
-            part = self._waiting[:METRICS_AT_ONCE]
-            self._client.log_batch(self._id, metrics=[Metric(*metric) for metric in part])
+        while part := self._waiting[:AT_ONCE]:
+            self._client.log_batch(self._id, [Metric(*metric) for metric in part])
             del self._waiting[: len(part)]
         if status != "RUNNING":
             self._client.set_terminated(self._id, status)
@@ -82,16 +80,14 @@ class MlflowRun:
     def _opened(self, step: int) -> Any:
         """A client, for which the run is there and under way."""
         from mlflow import MlflowClient
+        from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
 
         client = MlflowClient(self._uri)
-        try:
-            if self._id is not None:
+        if self._id is not None:
+            with contextlib.suppress(MlflowException):  # of another server, or deleted there
                 client.update_run(self._id, "RUNNING")
                 return client
-        except MlflowException as error:
-            if error.error_code not in GONE:
-                raise
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         experiment = client.get_experiment_by_name(name)
         number = client.create_experiment(name) if experiment is None else experiment.experiment_id
@@ -100,33 +96,15 @@ class MlflowRun:
             number, run_name=output.rstrip("/").rpartition("/")[2], tags={"tnctl.output": output}
         ).info.run_id
         self._log.add(EVENT, step=step, run_id=self._id)
-        self._log_parameters(client)
+        given = [Param(*pair) for pair in parameters(conf_to_json(self._conf)).items()]
+        for start in range(0, len(given), AT_ONCE // 10):
+            client.log_batch(self._id, params=given[start : start + AT_ONCE // 10])
         return client
 
-    def _log_parameters(self, client: Any) -> None:
-        from mlflow.entities import Param
 
-        given = [Param(*pair) for pair in parameters(self._conf).items()]
-        for start in range(0, len(given), PARAMETERS_AT_ONCE):
-            client.log_batch(self._id, params=given[start : start + PARAMETERS_AT_ONCE])
-
-
-def parameters(conf: Conf) -> dict[str, str]:
-    """The values of a conf by key, without secrets; of inputs only what is not the default."""
-    values = conf_to_json(conf)
-    names = {section: dict.fromkeys(values[section], {}) for section in ("slots", "numeric")}
-    defaults = completed(names)
-    of_inputs = dict(_flat({section: defaults[section] for section in names}))
-    return {
-        key: str(value)[:LONGEST_VALUE]
-        for key, value in _flat(values)
-        if key not in of_inputs or value != of_inputs[key]
-    }
-
-
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, value
+def parameters(value: Any, key: str = "") -> dict[str, str]:
+    """Plain values of a conf by key, without what is null or false, of which inputs have much."""
+    if not isinstance(value, Mapping):
+        return {} if value is None or value is False else {key: str(value)[:LONGEST_VALUE]}
+    parts = [parameters(inner, f"{key}.{name}".lstrip(".")) for name, inner in value.items()]
+    return {name: text for part in parts for name, text in part.items()}

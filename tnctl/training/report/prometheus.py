@@ -80,7 +80,7 @@ def _read(url: str) -> Samples:
 
 
 def exported(url: str, output: str) -> None:
-    """Note that an export of the run in `output` is complete, which a failure here does not undo."""
+    """Note that an export of the run in `output` is complete; what fails here does not undo it."""
     try:
         put(url, {(EXPORT, labels(output)): time.time()})
     except UserError as error:
