@@ -13,6 +13,7 @@ import yaml
 from test_daily import DAILY, TRAIN, write_day, write_days
 
 from tnctl.files import streams
+from tnctl.saved_conf import conf_to_json
 from tnctl.schema import from_values
 from tnctl.training.report import mlflow_run, prometheus
 
@@ -189,15 +190,14 @@ def test_without_mlflow_training_does_not_begin(workspace, cli, monkeypatch):
 
 def test_parameters_are_keys_without_secrets():
     conf = from_values({
-        "recipe": {"name": "lr", "hidden": []}, "output": "s3://b/run", "seed": 7,
+        "recipe": {"name": "lr"}, "output": "s3://b/run", "seed": 7,
         "slots": {"user": {"column": "uid"}},
         "data": {"train": "https://me:secret@host/a.csv"},
         "monitor": {"mlflow": "https://me:secret@host"},
     })  # fmt: skip
-    given = mlflow_run.parameters(conf)
-    assert given["seed"] == "7" and given["recipe.name"] == "lr"
-    assert given["train.batch_size"] == "None"
-    assert {key for key in given if key.startswith("slots")} == {"slots.user.column"}
+    given = mlflow_run.parameters(conf_to_json(conf))
+    assert (given["seed"], given["recipe.name"], given["train.epochs"]) == ("7", "lr", "1")
+    assert given["slots.user.column"] == "uid" and "slots.user.width" not in given
     assert not any("secret" in value for value in given.values())
     assert not any(key.startswith("monitor") for key in given)
 
