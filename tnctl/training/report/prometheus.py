@@ -6,7 +6,6 @@ on these figures.
 
 import re
 import time
-from collections.abc import Mapping
 
 from tnctl import files
 from tnctl.errors import UserError, refuse_if
@@ -50,7 +49,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def put(url: str, samples: Mapping[tuple[str, str], float]) -> None:
+def put(url: str, samples: Samples) -> None:
     """Set figures, by name and labels, in the file; its others stay, as of other commands.
 
     Raises UserError for a file that is not of tnctl, Failure for one that cannot be written.
@@ -61,7 +60,7 @@ def put(url: str, samples: Mapping[tuple[str, str], float]) -> None:
         of_name = {key: value for key, value in merged.items() if key[0] == name}
         if of_name:
             lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{of_run} {value!r}" for (_, of_run), value in of_name.items()]
+            lines += [f"{name}{of_run} {float(value)!r}" for (_, of_run), value in of_name.items()]
     files.write_bytes(url, "".join(f"{line}\n" for line in lines).encode())
 
 
