@@ -94,10 +94,12 @@ def test_no_saved_conf_has_it():
     conf = composed(shipped.folder("conf") / "deepfm.yaml", "cluster=local", "cluster.workers=2")
     saved = conf_to_json(conf)
     assert saved == conf_to_json(dataclasses.replace(conf, cluster=schema.Cluster()))
-    assert "cluster" not in saved and "cluster" in NOT_COMPARED
+    assert "cluster" not in saved and "monitor" not in saved and "cluster" in NOT_COMPARED
     saved_conf.check(saved)
     with pytest.raises(saved_conf.ForeignValueError, match="no checkpoint keeps it"):
         saved_conf.check({**saved, "cluster": {"start": "local"}})
+    with pytest.raises(saved_conf.ForeignValueError, match="monitor says where"):
+        saved_conf.check({**saved, "monitor": {"prometheus": "other.prom"}})
 
 
 def test_help_shows_the_group_of_the_commands_that_take_it(cli, tmp_path):

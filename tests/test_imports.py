@@ -42,6 +42,7 @@ OWNERS = {
     "lightgbm": {"training"},
     "redis": {"serving"},
     "optuna": {"training"},
+    "mlflow": {"training"},
 }
 TOP = {"tnctl": "api", "tnctl.__main__": "cli"}  # for Python, and `python -m tnctl`
 

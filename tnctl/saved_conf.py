@@ -19,6 +19,8 @@ from tnctl.masking import masked_conf, with_texts
 from tnctl.schema import Conf, Paths, check_saved, from_values
 
 PLAIN = (str, bool, int, float, NoneType)
+# Sections that say nothing of the model, and what they say.
+UNSAVED = {"cluster": "how a run is started", "monitor": "where its figures are written"}
 # `${…}` is resolved by OmegaConf, `???` is a value that is missing.
 INTERPOLATION = "${"
 MISSING = "???"
@@ -29,10 +31,12 @@ OBEYED = re.compile(r"_\w+_|hydra|defaults")
 def conf_to_json(conf: Conf) -> dict[str, Any]:
     """A conf as plain values without secrets, to be saved, shown and compared.
 
-    Without `cluster`: the model does not depend on which machines train it.
+    Without `cluster` and `monitor`: the model depends neither on which machines train it nor on
+    where they write its figures.
     """
     values = dataclasses.asdict(conf)
-    del values["cluster"]
+    for section in UNSAVED:
+        del values[section]
     return masked_conf(values)
 
 
@@ -47,8 +51,9 @@ def check(values: Mapping[str, Any]) -> None:
     and fit together, `conf_of` finds out.
     """
     _check_plain(values, "")
-    if "cluster" in values:
-        raise ForeignValueError("cluster says how a run is started, and no checkpoint keeps it")
+    for section, meaning in UNSAVED.items():
+        if section in values:
+            raise ForeignValueError(f"{section} says {meaning}, and no checkpoint keeps it")
     try:
         check_saved(values)
     except UserError as error:

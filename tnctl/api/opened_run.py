@@ -398,7 +398,7 @@ class Run:
             from tnctl.serving.rows.export_document import Filter
             from tnctl.serving.rows.precision import PRECISIONS
 
-            return export(
+            manifest = export(
                 self._checkpoint,
                 self._conf,
                 to,
@@ -411,6 +411,8 @@ class Run:
                 prefix=PREFIX if prefix is None else prefix,
                 grace=GRACE if grace is None else grace,
             )
+            self._monitor_export()
+            return manifest
 
     def publish(
         self,
@@ -433,7 +435,7 @@ class Run:
             from tnctl.serving import publishing
             from tnctl.serving.rows.precision import PRECISIONS
 
-            return publishing.publish(
+            version = publishing.publish(
                 self._checkpoint,
                 self._conf,
                 to,
@@ -442,6 +444,14 @@ class Run:
                 precision=choice("precision", precision, PRECISIONS),
                 full=full,
             )
+            self._monitor_export()
+            return version
+
+    def _monitor_export(self) -> None:
+        if self._conf.monitor.prometheus is not None:
+            from tnctl.training.report.prometheus import exported
+
+            exported(self._conf.monitor.prometheus, self._output or self.checkpoint)
 
     def place_of_export(
         self,

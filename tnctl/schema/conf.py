@@ -20,7 +20,7 @@ from tnctl.schema.input_sections import (
 from tnctl.schema.life_section import Admission, Eviction, GroupLife, Life, RowLife, Shows
 from tnctl.schema.optimizer_section import Optimizers
 from tnctl.schema.paths_section import Paths
-from tnctl.schema.training_sections import Baseline, Evaluation, Save, Train, Warm
+from tnctl.schema.training_sections import Baseline, Evaluation, Monitor, Save, Train, Warm
 
 # Names that the split graph and the exported files already use; TensorFlow uses self.
 RESERVED_NAMES = {"linear", "x", "sequences", "lengths", "logits", "predictions", "self"}
@@ -67,6 +67,7 @@ class Conf(Section):
     gate: Gate = key(Gate, "daily training: what a day must look like")
     warm: Warm = key(Warm, "starting from a checkpoint of another conf")
     cluster: Cluster = key(Cluster, "training by several processes; no checkpoint keeps it")
+    monitor: Monitor = key(Monitor, "where figures of training are written; no checkpoint keeps it")
     paths: Paths = key(Paths, "where relative paths start")
 
     def check(self) -> None:

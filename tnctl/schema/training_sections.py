@@ -235,6 +235,25 @@ class Save(Section):
 
 
 @dataclass
+class Monitor(Section):
+    """Where figures of training are written, for alerts and dashboards: docs/operations.md."""
+
+    prometheus: str | None = key(
+        None, "a text file of figures for Prometheus, FILE.prom, written again as they change"
+    )
+    mlflow: str | None = key(
+        None, "the tracking URI of an MLflow that gets a run with parameters and metrics"
+    )
+
+    def check(self) -> None:
+        refuse_if(
+            self.prometheus is not None and not self.prometheus.endswith(".prom"),
+            "prometheus names a file that ends in .prom, for node_exporter reads no other. "
+            f"Received: prometheus={self.prometheus}",
+        )
+
+
+@dataclass
 class Warm(Section):
     """Starting a new run from the weights of a checkpoint with another conf."""
 

@@ -15,8 +15,9 @@ from tnctl.schema.keys import NAME, branches, dataclass_of, hints_of, keys_like,
 
 # The values of keys that a saved conf does not have, where the versions without the key worked by
 # another value than its default. By path, such as train.epochs or slots.NAME.seed; … stays absent:
-# no checkpoint keeps `cluster`, and the default of `output` is by the name of a conf file.
-ABSENT: dict[str, Any] = {"cluster": ..., "output": ...}
+# no checkpoint keeps `cluster` and `monitor`, and the default of `output` is by the name of a conf
+# file.
+ABSENT: dict[str, Any] = {"cluster": ..., "monitor": ..., "output": ...}
 MISSING = "???"  # of OmegaConf, for a value that is still to be given
 
 

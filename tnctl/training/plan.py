@@ -38,6 +38,7 @@ from tnctl.progress import say
 from tnctl.saved_conf import conf_to_json
 from tnctl.schema import AUTO, Conf
 from tnctl.training import baseline, row_life, run_folder, schedule
+from tnctl.training.report import mlflow_run
 from tnctl.training.report.report_document import Report
 from tnctl.training.run_folder import NOT_COMPARED
 from tnctl.training.state import FROM_SCRATCH
@@ -234,6 +235,7 @@ def check(conf: Conf, overwrite: bool, accept: bool) -> None:
     check_rules(conf)
     warm_start.check(conf, overwrite)
     baseline.check(conf)
+    mlflow_run.require(conf.monitor.mlflow)
     if accept and not daily(conf):
         raise UserError("accept=true is for days: data.train has no {day}. Leave it out")
 

@@ -38,6 +38,7 @@ from tnctl.training import run_folder, schedule
 from tnctl.training.check.forecast import memory_of_machine
 from tnctl.training.days.daily import Daily, train_days
 from tnctl.training.loop import EndedError, train_passes
+from tnctl.training.monitoring import Monitor
 from tnctl.training.observers import Observer, Profiler, Recorder, Screen, Stopwatch, WorkerWatch
 from tnctl.training.plan import Plan, days_left, has_more_passes
 from tnctl.training.report.final_report import write_report
@@ -80,11 +81,13 @@ def train(
     """
     plans.check(conf, overwrite, accept)
     processes = processes or OneProcess()
-    with files.locked(conf.output):
+    with files.locked(conf.output), Monitor(conf) as monitor:
         run_folder.check(conf)
         stopwatch = Stopwatch()
         plan = plans.plan(conf, overwrite, accept)
         if plan.kind == "finished" and plan.report is not None:
+            if plan.checkpoint is not None:
+                monitor.report(plan.report, plan.checkpoint.manifest.heads)
             say(f"{conf.output} {plan.why}: nothing to do (overwrite=true trains from scratch)")
             return plan.report
         if conf.train.deterministic:
@@ -94,7 +97,7 @@ def train(
         else:
             run = resume_run(plan, plan.checkpoint, processes, accept, stopwatch)
         record_workers(run.log, run.conf.cluster, run.state.steps)
-        return run.to_its_end(golden, observer)
+        return run.to_its_end(golden, monitor, observer)
 
 
 @dataclass
@@ -115,7 +118,10 @@ class TrainingRun:
     timing: Timing | None = None
 
     def to_its_end(
-        self, golden: int, observer: Callable[[RunState], Observer] | None = None
+        self,
+        golden: int,
+        monitor: Monitor,
+        observer: Callable[[RunState], Observer] | None = None,
     ) -> Report:
         """Train all that is left, save it, and write the report."""
         conf, state = self.conf, self.state
@@ -125,9 +131,11 @@ class TrainingRun:
             checkpoints = Checkpoints(
                 conf, state, workers, self.log, self.stopwatch, golden, self.checkpoint
             )
+            monitor.follow(conf, checkpoints)
             with interruption_reported(state, workers, checkpoints, signals):
                 if not state.trained:
-                    self._train(workers, checkpoints, [observer(state)] if observer else [])
+                    others = [observer(state)] if observer else []
+                    self._train(workers, checkpoints, [*others, monitor])
                 signals.impatient()
                 report = write_report(
                     conf,
@@ -139,6 +147,7 @@ class TrainingRun:
                     self.stopwatch,
                     self.timing,
                 )
+            monitor.report(report, workers.model.heads)
         return report
 
     def _train(

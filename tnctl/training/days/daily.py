@@ -92,7 +92,7 @@ class Daily:
             if isinstance(error, EmptyFileError) and len(data) > 1:
                 raise
             if not self.accept:
-                raise Failure(
+                raise gate.DayRefused(
                     f"{day} has no row ({data[0].file}). Nothing is trained on it; write its "
                     "files again, or accept=true to train without it"
                 ) from error
@@ -232,7 +232,7 @@ class Daily:
             if gate.turned_round(auc, usual, clicks, independent - clicks):
                 findings.insert(0, gate.backwards(auc, usual))
         if findings and not self.accept:
-            raise Failure(
+            raise gate.DayRefused(
                 f"{day} looks broken: {gate.in_words(findings)}. Nothing is trained on it; repair "
                 "its files, or accept=true to train it all the same"
             )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tnctl.data.day_records import Changes, DayRecord, OfDay, OfInput
+from tnctl.errors import Failure
 from tnctl.schema import Gate
 from tnctl.training.days.day_figures import FEWEST, LABEL
 
@@ -31,6 +32,10 @@ RANKS_BACKWARDS = 0.45  # an AUC below this means inverted labels
 LIKE_ACCEPTED = 1.25  # how many times an accepted change another one may be, and be ordinary
 NAMED = 4  # findings that the error lists
 Recent = Sequence[OfInput]  # an input on the days before
+
+
+class DayRefused(Failure):
+    """A day is empty or not as the days before, and nothing is trained on it."""
 
 
 @dataclass(frozen=True)

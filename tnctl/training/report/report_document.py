@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -188,6 +189,15 @@ def rank(value: float | None, metric: str) -> tuple[bool, float]:
     if value is None or math.isnan(value):
         return True, 0.0
     return False, -value if METRICS[metric].greater_is_better else value
+
+
+def tagged(name: str, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics that are numbers, by tags such as `validation/auc`, or `validation/HEAD/auc`."""
+    numbers = {key: number_of(metrics, key) for key in metrics}
+    tags = {f"{name}/{key}": float(value) for key, value in numbers.items() if value is not None}
+    for head, of_head in metrics.get("heads", {}).items():
+        tags |= tagged(f"{name}/{head}", of_head)
+    return tags
 
 
 @dataclass(frozen=True, kw_only=True)

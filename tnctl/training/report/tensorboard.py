@@ -19,7 +19,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tnctl import files
 from tnctl.evaluation.importance import sampled_norms
-from tnctl.training.report.report_document import TENSORBOARD
+from tnctl.training.report.report_document import TENSORBOARD, tagged
 
 if TYPE_CHECKING:
     from tnctl.model.building import Model
@@ -77,10 +77,7 @@ class EventFile:
 
     def metrics(self, steps: int, metrics: dict[str, Any], name: str = "validation") -> None:
         """Write an evaluation's metrics that are numbers, of other heads under their names."""
-        numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-        self.scalars(steps, {f"{name}/{key}": float(value) for key, value in numbers.items()})
-        for head, values in metrics.get("heads", {}).items():
-            self.metrics(steps, values, f"{name}/{head}")
+        self.scalars(steps, tagged(name, metrics))
 
     def weights(self, steps: int, model: "Model") -> None:
         """Write histograms of every dense weight, and of the norms of each table's embeddings."""
