@@ -459,16 +459,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of --real")
     given = parser.parse_args()
     wanted = given.recipes.split(",") if given.recipes else None
+    known = {name: case.recipe for name, case in CASES.items()}
     if given.only == "shipped":
-        known = shipped.recipes()
-        compare_shipped([name for name in known if wanted is None or name in wanted], given.seed)
-        return
-    names = [
-        name for name in CASES if wanted is None or CASES[name].recipe in wanted or name in wanted
-    ]
+        known = {name: name for name in shipped.recipes()}
+    names = [name for name, recipe in known.items() if wanted is None or {name, recipe} & {*wanted}]
     if not names:
-        sys.exit(f"no recipe of {given.recipes}; there are {'; '.join(CASES)}")
+        sys.exit(f"no recipe of {given.recipes}; there are {'; '.join(known)}")
     shutil.rmtree(OUTPUT, ignore_errors=True)
+    if given.only == "shipped":
+        compare_shipped(names, given.seed)
+        return
     if given.real:
         compare_real([name for name in INTERACTIONS if name in names], given.real, given.seeds)
         return
