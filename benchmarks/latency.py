@@ -188,7 +188,8 @@ def ranked(width: int) -> Path:
         lines = (f"{k % 2}\t" + "1\t" * NUMERIC + f"{ids}\n" for k in range(2000))
         (folder / "rows.tsv").write_text("".join(lines))
         sides = [f"+slots.C{k}.side=user" for k in range(1, OF_USER + 1)]
-        tnctl("train", "conf=criteo", f"data.train={folder / 'rows.tsv'}", "overwrite=true",
+        data = f"data.root={folder}", "data.train=rows.tsv"
+        tnctl("train", "conf=criteo", *data, "overwrite=true",
               f"output={folder / 'run'}", f"embedding.width={width}", *sides)  # fmt: skip
         tnctl("split-graph", f"output={folder / 'run'}", f"to={folder / 'graph'}")
     return folder / "graph"

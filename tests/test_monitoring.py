@@ -139,13 +139,13 @@ def test_a_write_that_is_cut_short_leaves_the_old_file(tmp_path, monkeypatch):
     prometheus.put(str(url), samples)
     old, written = url.read_text(), []
 
-    def killed(source, to):
+    def killed(source, _):
         written.append(Path(source).name)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(streams.os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        prometheus.put(str(url), {key: 0 for key in samples})
+        prometheus.put(str(url), dict.fromkeys(samples, 0))
     assert url.read_text() == old
     assert written and not written[0].endswith(".prom")  # which the collector would read
 
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_written_any_more_is_one_line(workspace, ran, monk
 
 
 def test_without_mlflow_training_does_not_begin(workspace, cli, monkeypatch):
-    monkeypatch.setattr(mlflow_run.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(mlflow_run.importlib.util, "find_spec", lambda _: None)
     done = cli("train", "conf=small.yaml", "output=run", "monitor.mlflow=sqlite:///m.db",
                cwd=workspace)  # fmt: skip
     assert done.code == 2 and done.line.endswith("pip install 'tnctl[mlflow]'")
@@ -209,7 +209,7 @@ def mlflow():
     return pytest.importorskip("mlflow", reason="mlflow is not installed")
 
 
-def test_a_run_of_mlflow_is_continued(mlflow, workspace, cli, ran, monkeypatch):
+def test_a_run_of_mlflow_is_continued(mlflow, workspace, ran, monkeypatch):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "clicks")
     uri = f"sqlite:///{workspace}/mlflow.db"
     train = ("train", "conf=small.yaml", "recipe=lr", "output=run", f"monitor.mlflow={uri}")

@@ -64,7 +64,8 @@ __all__ = [
     "Cluster", "Conf", "Data", "Declaration", "Embedding", "Evaluation", "Eviction", "Gate",
     "GroupLife", "GroupOptimizers", "IdKind", "Initial", "Key", "Label", "Life", "Loss", "Monitor",
     "Numeric", "Optimizer", "Optimizers", "Paths", "Position", "RowLife", "Save", "Schedule",
-    "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys", "branches", "can_name_input",
-    "check_saved", "check_types", "completed", "dataclass_of", "differences", "from_values",
-    "hint_of", "is_whole", "keys_like", "meant_key", "no_key", "section_of", "time_columns",
+    "Shows", "Slot", "Split", "Time", "Tls", "Train", "Warm", "all_keys", "branches",
+    "can_name_input", "check_saved", "check_types", "completed", "dataclass_of", "differences",
+    "from_values", "hint_of", "is_whole", "keys_like", "meant_key", "no_key", "section_of",
+    "time_columns",
 ]  # fmt: skip
