@@ -128,7 +128,7 @@ def test_the_file_holds_several_runs_and_any_name(tmp_path):
     prometheus.put(url, {("tnctl_running", prometheus.labels(odd)): 1})
     figures = parsed(Path(url).read_text())
     assert len(figures) == 3
-    assert figures["tnctl_auc", ("head", "h\""), ("run", odd), ("split", "test")] == 0.5
+    assert figures["tnctl_auc", ("head", 'h"'), ("run", odd), ("split", "test")] == 0.5
     assert figures["tnctl_running", ("run", odd)] == 1
     assert "secret" not in Path(url).read_text()
 
