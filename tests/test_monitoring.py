@@ -75,7 +75,7 @@ def test_a_run_with_validation(workspace, ran):
     assert started <= saved <= figures["success_timestamp_seconds"] <= time.time()
     # No checkpoint keeps the section, so the run resumes with another one, or none.
     [folder] = (workspace / "run/checkpoints").iterdir()
-    assert "monitor" not in (folder / "conf.json").read_text()
+    assert "monitor" not in json.loads((folder / "conf.json").read_text())
     ran(*train[:-1], cwd=workspace)
     assert figures_of(workspace / "m.prom") == figures
     # A finished run is a success, and has its figures where the file is new.

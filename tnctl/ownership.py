@@ -25,7 +25,8 @@ WRITING = ".tnctl-writing"
 LISTS = (".tnctl-files.json", ".tnctl-files-2.json", ".tnctl-predictions.json")
 LOG = "log.jsonl"  # the log of a run
 FIRST_EVENT = re.compile(
-    rb'\{"event": "(workers|step|evaluation|epoch|day|stopped|failed|pruned)", "(step|epoch)": \d'
+    rb'\{"event": "(workers|mlflow|step|evaluation|epoch|day|stopped|failed|pruned)", '
+    rb'"(step|epoch)": \d'
 )
 FOLDER = os.O_RDONLY | os.O_DIRECTORY
 Identity = tuple[int, int]  # device and inode

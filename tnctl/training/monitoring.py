@@ -82,6 +82,7 @@ class Monitor:
 
     def report(self, report: Report, heads: Sequence[str]) -> None:
         """Take the figures of the model that a run ends with, which are written at the end."""
+        self._note_checkpoint()
         self._steps = report.steps
         if report.split is not None:
             self._metrics(report.split, report.metrics, heads)
@@ -119,12 +120,15 @@ class Monitor:
         if self._mlflow is not None:
             self._mlflow.add(self._steps, tagged(name, figures))
 
-    def _write(self, status: str = "RUNNING") -> None:
-        """Write all figures; a file that cannot be written any more is a line, and no error."""
-        self._set(update_timestamp_seconds=time.time())
+    def _note_checkpoint(self) -> None:
         if self._checkpoints is not None and self._checkpoints.staged != self._saved:
             self._saved = self._checkpoints.staged
             self._set(checkpoint_timestamp_seconds=time.time())
+
+    def _write(self, status: str = "RUNNING") -> None:
+        """Write all figures; a file that cannot be written any more is a line, and no error."""
+        self._note_checkpoint()
+        self._set(update_timestamp_seconds=time.time())
         if self._mlflow is not None:
             self._mlflow.send(self._steps, status)
         try:
