@@ -59,7 +59,7 @@ OPTIONAL = [
     r"(zsh|fish) is not installed", r"no g\+\+", r"no openssl", r"no s3rver", r"TNCTL_TEST_DATA",
     r"networks of one's own", r"no network namespaces", r"(tc|ip|unshare)\b.* not installed",
     r"may not mount a tmpfs", r"no /dev/full", r"root may read everything", r"x86-64",
-    r"with a load of", r"safetensors is not installed", r"mlflow is not installed",
+    r"with a load of", r"safetensors is not installed",
 ]  # fmt: skip
 if sys.version_info >= (3, 13) or platform.machine() != "x86_64":
     OPTIONAL.append("redis-server is not installed")

@@ -204,17 +204,14 @@ def test_parameters_are_keys_without_secrets():
     assert not any(key.startswith("monitor") for key in given)
 
 
-@pytest.fixture
-def mlflow():
-    return pytest.importorskip("mlflow", reason="mlflow is not installed")
+def test_a_run_of_mlflow_is_continued(workspace, ran, monkeypatch):
+    from mlflow import MlflowClient
 
-
-def test_a_run_of_mlflow_is_continued(mlflow, workspace, ran, monkeypatch):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "clicks")
     uri = f"sqlite:///{workspace}/mlflow.db"
     train = ("train", "conf=small.yaml", "recipe=lr", "output=run", f"monitor.mlflow={uri}")
     ran(*train, cwd=workspace)
-    client = mlflow.MlflowClient(uri)
+    client = MlflowClient(uri)
     [experiment] = [e for e in client.search_experiments() if e.name == "clicks"]
     [run] = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED" and run.data.params["train.batch_size"] == "256"
@@ -236,8 +233,7 @@ def test_a_run_of_mlflow_is_continued(mlflow, workspace, ran, monkeypatch):
     assert not (workspace / "mlruns").exists()
 
 
-def test_a_server_that_is_away_is_one_line(mlflow, workspace, ran):
-    del mlflow
+def test_a_server_that_is_away_is_one_line(workspace, ran):
     started = time.monotonic()
     done = ran("train", "conf=small.yaml", "recipe=lr", "output=run",
                "monitor.mlflow=http://me:secret@127.0.0.1:9", cwd=workspace)  # fmt: skip
