@@ -212,7 +212,7 @@ def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch
     monkeypatch.chdir(folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(files.locked("run"))
-        with pytest.raises(Failure, match=r"another `tnctl train` .* is working in run"):
+        with pytest.raises(Failure, match=r"another tnctl command .* is working in run"):
             run._wait_for_lock("run", 1.5)
         said = capfd.readouterr().err
         assert (

@@ -129,6 +129,14 @@ def test_a_version_that_differs_is_not_put_in_force(steps, tmp_path, monkeypatch
     assert steps[8].publish(to).number == 2
 
 
+def test_a_second_publisher_is_refused(steps, tmp_path):
+    to = tmp_path / "online"
+    steps[4].publish(to)
+    with files.locked(str(to)), pytest.raises(Failure, match="another tnctl command .* is working"):
+        steps[8].publish(to)
+    assert in_force(to).step == 4
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

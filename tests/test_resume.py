@@ -537,7 +537,7 @@ def test_two_cannot_train_into_one_output(workspace, cli):
     with files.locked(str(workspace / "run")):
         done = train(cli, workspace, expected=1)
     assert done.last == (
-        f"tnctl train: another `tnctl train` (process {os.getpid()}) is working in run. Wait for "
+        f"tnctl train: another tnctl command (process {os.getpid()}) is working in run. Wait for "
         "it, or choose another output"
     )
     assert not list((workspace / "run").iterdir())

@@ -93,7 +93,7 @@ def _busy(folder: str, descriptor: int) -> str:
     holder = os.pread(descriptor, 20, 0).decode("ascii", "replace")
     process = f" (process {holder})" if holder else ""
     return (
-        f"another `tnctl train`{process} is working in {folder}. Wait for it, or choose "
+        f"another tnctl command{process} is working in {folder}. Wait for it, or choose "
         "another output"
     )
 
