@@ -126,7 +126,7 @@ def test_the_first_two_commands_do_all_the_set_up() -> None:
 
 
 def test_the_program_that_loads_a_graph_scores_a_row(
-    tour: Any, folder: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+    tour: Any, folder: Path, ran: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del tour  # has written the graph
     [program] = [b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "tf" in b]
@@ -135,9 +135,10 @@ def test_the_program_that_loads_a_graph_scores_a_row(
     exec(program, values)
     row = {"user": "u1", "item": "i7", "tags": "a|c", "age": 31, "price": 9.5, "hour": 20}
     (folder / "row.jsonl").write_text(json.dumps(row))
-    done = cli("score", "graph=runs/clicks/online", "input=row.jsonl", cwd=folder)
+    ran("score", "graph=runs/clicks/online", "input=row.jsonl", "to=scored.jsonl", cwd=folder)
+    scored = json.loads((folder / "scored.jsonl").read_text())
     [prediction] = values["scores"]["predictions"].numpy().ravel()
-    assert json.loads(done.out)["prediction"] == pytest.approx(prediction, abs=1e-6)
+    assert scored["prediction"] == pytest.approx(prediction, abs=1e-6)
 
 
 def test_every_command_of_the_readme_runs_and_prints_what_is_shown(tour: Any, folder: Path) -> None:
