@@ -41,7 +41,7 @@ class Tls(Section):
 
 @dataclass
 class Cluster(Section):
-    """Training by several workers: each trains, and owns a part of every table without servers."""
+    """Training by several workers: without servers each owns a part of every table."""
 
     start: str | None = choice(
         None,

@@ -19,7 +19,7 @@ WHOLE = re.compile(r"/|~|(?:file|local|data):|.*(?:://|::)", re.S)
 
 @dataclass
 class Paths(Section):
-    """Where relative paths start that the conf names to be read. A run keeps it: docs/data.md."""
+    """Where relative paths of the conf start, which a run keeps: docs/data.md."""
 
     folder: str | None = key(
         None,
