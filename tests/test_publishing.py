@@ -132,7 +132,7 @@ def test_a_version_that_differs_is_not_put_in_force(steps, tmp_path, monkeypatch
 def test_a_second_publisher_is_refused(steps, tmp_path):
     to = tmp_path / "online"
     steps[4].publish(to)
-    with files.locked(str(to)), pytest.raises(Failure, match="another tnctl command .* is working"):
+    with files.locked(str(to)), pytest.raises(Failure, match="another tnctl command"):
         steps[8].publish(to)
     assert in_force(to).step == 4
 

@@ -129,7 +129,7 @@ def test_the_program_that_loads_a_graph_scores_a_row(
     tour: Any, folder: Path, ran: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del tour  # has written the graph
-    [program] = [b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "tf" in b]
+    [program] = re.findall(r"```python\n(import tensorflow.*?)```", README.read_text(), re.S)
     monkeypatch.chdir(folder)
     values: dict[str, Any] = {}
     exec(program, values)

@@ -163,7 +163,7 @@ def meant_key(key: str) -> str:
             near = difflib.get_close_matches(name, keys, n=1, cutoff=0.7)
             if place == len(names) - 1 and meant:
                 last_names = dict.fromkeys(key.rpartition(".")[2] for key in meant)
-                near = [last for last in last_names if last in keys and not dataclass_of(keys[last])]
+                near = [n for n in last_names if n in keys and dataclass_of(keys[n]) is None]
             if near:
                 meant = tuple(".".join([*names[:place], last]) for last in near)
             break

@@ -19,7 +19,7 @@ WHOLE = re.compile(r"/|~|(?:file|local|data):|.*(?:://|::)", re.S)
 
 @dataclass
 class Paths(Section):
-    """Where relative paths of the conf start, which a run keeps: docs/data.md."""
+    """Where relative paths start: docs/data.md."""
 
     folder: str | None = key(
         None,

@@ -236,7 +236,7 @@ class Save(Section):
 
 @dataclass
 class Monitor(Section):
-    """Where figures of training are written, for alerts and dashboards: docs/operations.md."""
+    """Where figures are written: docs/operations.md."""
 
     prometheus: str | None = key(
         None, "a text file of figures for Prometheus, FILE.prom, written again as they change"
