@@ -21,10 +21,10 @@ slots:
   city: {side: user}
   history: {side: user, group: item, separator: "|", POOLING}
   item: {}
-  kind: {}
+  Kind: {}
   home_x_city: {cross: [user, city]}
   user_x_item: {cross: [user, item]}
-numeric: {age: {side: user}, price: {}}
+numeric: {Age: {side: user}, price: {}}
 data: {format: jsonl, train: rows.jsonl, label: {column: clicked}}
 train: {batch_size: 32}
 """
@@ -36,7 +36,7 @@ from tnctl.model import layers
 
 
 def build(inputs):
-    user = layers.concatenated(inputs.slot("user"), inputs.slot("city"), inputs.number("age"))
+    user = layers.concatenated(inputs.slot("user"), inputs.slot("city"), inputs.number("Age"))
     item = layers.concatenated(inputs.slot("item"), inputs.number("price"))
     user, item = (layers.Mlp([6, 5])(side) for side in (user, item))
     return ops.sum(user * item, axis=1, keepdims=True) + inputs.linear
@@ -66,7 +66,7 @@ def build(inputs):
     return layers.Logit()(layers.concatenated(inputs.deep, item)) + inputs.linear
 """
 ROWS = 120
-USERS = {"user", "city", "history", "home_x_city", "age"}
+USERS = {"user", "city", "history", "home_x_city", "Age"}
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def rows_of(count):
     for at in range(count):
         yield {
             "user": f"u{at % 9}", "city": f"c{at % 3}", "item": f"i{at % 11}",
-            "history": "|".join(f"i{k}" for k in range(at % 4)), "kind": f"k{at % 2}",
-            "age": at % 50, "price": random.random(), "clicked": at % 2,
+            "history": "|".join(f"i{k}" for k in range(at % 4)), "Kind": f"k{at % 2}",
+            "Age": at % 50, "price": random.random(), "clicked": at % 2,
         }  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def test_rows_of_a_user_are_scored_by_rank(trained, ran, monkeypatch):
     users = [first] * 20 + [second] * 40
     with (folder / "some.jsonl").open("w") as file:
         for row, user in zip(others, users, strict=False):
-            of_user = {name: user[name] for name in ("user", "city", "history", "age")}
+            of_user = {name: user[name] for name in ("user", "city", "history", "Age")}
             file.write(f"{json.dumps(row | of_user)}\n")
     ran("predict", "output=run", "data.test=some.jsonl", "to=predicted.csv", cwd=folder)
     calls = []
@@ -215,6 +215,6 @@ def test_sides_may_change_after_training(trained, ran):
     """By a key of split-graph, and in the conf: its run is finished."""
     folder = trained("deepfm")
     ran("split-graph", "output=run", "slots.city.side=item", "to=other", cwd=folder)
-    assert set(document(folder / "other").signatures.rank) == {"user", "history", "age"}
-    done = ran("train", "conf=conf.yaml", "output=run", "numeric.age.side=item", cwd=folder)
+    assert set(document(folder / "other").signatures.rank) == {"user", "history", "Age"}
+    done = ran("train", "conf=conf.yaml", "output=run", "numeric.Age.side=item", cwd=folder)
     assert "finished" in done.err

@@ -217,13 +217,16 @@ def add_rank(
         names, outputs = sorted(function.structured_outputs), constant.outputs
         graph, fetched = needed(constant.graph.as_graph_def(), [output.name for output in outputs])
         variables = weights_of(function)
+        # TensorFlow changes letters of names: of A, a.
+        arguments = zip(sorted(function.structured_input_signature[1]), constant.inputs, strict=True)
+        places = {name: tensor.op.name for name, tensor in arguments}
 
         def rank(**inputs: Any) -> dict[str, Any]:
             ranked = RankedGraph(
                 graph,
                 lambda name: constant.graph.get_tensor_by_name(name).shape,
-                {name: tensor for name, tensor in inputs.items() if name in users},
-                {name: tensor for name, tensor in inputs.items() if name not in users},
+                {places[name]: tensor for name, tensor in inputs.items() if name in users},
+                {places[name]: tensor for name, tensor in inputs.items() if name not in users},
                 {name: variable.read_value() for name, variable in variables.items()},
             )
             tensors = zip(names, fetched, strict=True)
