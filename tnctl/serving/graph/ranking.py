@@ -218,7 +218,9 @@ def add_rank(
         graph, fetched = needed(constant.graph.as_graph_def(), [output.name for output in outputs])
         variables = weights_of(function)
         # TensorFlow changes letters of names: of A, a.
-        arguments = zip(sorted(function.structured_input_signature[1]), constant.inputs, strict=True)
+        arguments = zip(
+            sorted(function.structured_input_signature[1]), constant.inputs, strict=True
+        )
         places = {name: tensor.op.name for name, tensor in arguments}
 
         def rank(**inputs: Any) -> dict[str, Any]:
