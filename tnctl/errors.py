@@ -42,6 +42,13 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that an error ends."""
+    if isinstance(error, UserError | Stopped):
+        return error.exit_code
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
 def refuse_if(condition: object, message: str, error: type[Exception] = UserError) -> None:
     """Raise error(message) if a condition holds.
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -227,9 +227,12 @@ def refill(model: Model, folder: str) -> None:
     )
 
 
-def concrete(function: Any, inputs: Iterable[Any]) -> Any:
-    """A concrete function of named inputs [B, *shape]."""
+def concrete(function: Any, inputs: Iterable[Any], of_one_row: Collection[str] = ()) -> Any:
+    """A concrete function of named inputs [B, *shape], where B of some is 1."""
     specs = {
-        entry.name: tf.TensorSpec([None, *entry.shape], entry.dtype, entry.name) for entry in inputs
+        entry.name: tf.TensorSpec(
+            [1 if entry.name in of_one_row else None, *entry.shape], entry.dtype, entry.name
+        )
+        for entry in inputs
     }
     return tf.function(function, autograph=False).get_concrete_function(**specs)

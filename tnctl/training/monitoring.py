@@ -9,7 +9,7 @@ from typing import Any, Self
 from tnctl.checkpoint.document import number_of
 from tnctl.data.day_records import DayRecord
 from tnctl.data.days import calendar
-from tnctl.errors import UserError
+from tnctl.errors import UserError, exit_code_of
 from tnctl.model.parameter_tables import total_rows
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -42,11 +42,9 @@ class Monitor:
         return self
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        otherwise = 130 if isinstance(error, KeyboardInterrupt) else 1
-        is_success = error is None or isinstance(error, EndedError)
-        code = 0 if is_success else getattr(error, "exit_code", otherwise)
+        code = 0 if error is None or isinstance(error, EndedError) else exit_code_of(error)
         self._set(running=0, exit_code=code, gate_refused=int(isinstance(error, DayRefused)))
-        if is_success:
+        if code == 0:
             self._set(success_timestamp_seconds=time.time())
         self._write(STATUSES.get(code, "FAILED"))
 

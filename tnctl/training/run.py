@@ -21,7 +21,7 @@ from tnctl.data.days import conf_of_day, daily
 from tnctl.data.features import Features, counted_ids
 from tnctl.data.sources import Source
 from tnctl.data.windows import windows
-from tnctl.errors import Failure, Stopped, UserError, quoted
+from tnctl.errors import Failure, Stopped, UserError, exit_code_of, quoted
 from tnctl.evaluation.split_scoring import features_of
 from tnctl.limits import is_plain
 from tnctl.manifest import DamagedError
@@ -503,11 +503,11 @@ def interruption_reported(
                 checkpoints.wait()
         saved = checkpoints.saved
         if isinstance(error, KeyboardInterrupt):
-            code = error.exit_code if isinstance(error, Stopped) else 130
             way_on = "nothing is saved yet. Run the same command again to train from scratch"
             if saved:
                 way_on = f"{saved} is saved. Run the same command again to resume"
-            raise Stopped(f"stopped after step {state.steps:,}: {way_on}", code) from None
+            stopped = f"stopped after step {state.steps:,}: {way_on}"
+            raise Stopped(stopped, exit_code_of(error)) from None
         if is_out_of_memory(error):
             raise OutOfMemory(
                 error,

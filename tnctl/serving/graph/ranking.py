@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from tnctl.model.graph import BY_SLOT, LENGTHS, Input, save_module
+from tnctl.model.graph import BY_SLOT, LENGTHS, Input, concrete, save_module
 from tnctl.model.layout import LINEARS
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -234,13 +234,7 @@ def add_rank(
             tensors = zip(names, fetched, strict=True)
             return {name: tf.identity(ranked.each(reference)) for name, reference in tensors}
 
-        specs = {
-            given.name: tf.TensorSpec(
-                [1 if given.name in users else None, *given.shape], given.dtype, given.name
-            )
-            for given in by_slot
-        }
-        traced = tf.function(rank, autograph=False).get_concrete_function(**specs)
+        traced = concrete(rank, by_slot, of_one_row=users)
         random = np.random.default_rng(1)
         inputs = {
             given.name: random.integers(0, 2, EXAMPLES).astype(np.int32)
