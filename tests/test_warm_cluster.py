@@ -15,7 +15,7 @@ from tnctl.cluster.rank_0.cluster_processes import ClusterProcesses
 from tnctl.cluster.rank_0.cluster_workers import ClusterWorkers
 from tnctl.cluster.workers import worker
 from tnctl.errors import Failure, Stopped, UserError
-from tnctl.model.building import build, build_network
+from tnctl.model.building import build
 from tnctl.schema import Slot
 from tnctl.training.run import train
 from tnctl.training.warm import dense_transfer
@@ -59,12 +59,13 @@ def cluster(conf, workers):
     """Rank 0's processes, and the other workers as threads."""
 
     def alone(*arguments):
+        # Keras' names of layers are of all threads: another build would clear them in between.
         with cluster_in_one_process._one_at_a_time:
-            return build_network(*arguments)
+            return place_mapping(*arguments)
 
-    followers = []
+    place_mapping, followers = dense_transfer.PlaceMapping, []
     with (
-        mock.patch.object(dense_transfer, "build_network", alone),
+        mock.patch.object(dense_transfer, "PlaceMapping", alone),
         cluster_in_one_process.following(conf, workers, members=followers) as (node, _),
     ):
         yield ClusterProcesses(node), followers
