@@ -206,8 +206,10 @@ def concatenated(whole: Input, parts: list[Input], inputs: dict[str, Any]) -> An
             rows = tf.shape(next(iter(inputs.values())))[0]
             columns.append(tf.zeros([rows, part.at - end], part.dtype))
         if part.at < whole.columns:
+            given = inputs[part.name]
             # A length is [B], and a sequence is flat in its source.
-            columns.append(tf.reshape(inputs[part.name], [-1, part.columns]))
+            is_flat = given.shape.rank == 2
+            columns.append(given if is_flat else tf.reshape(given, [-1, part.columns]))
             end = part.at + part.columns
     return columns[0] if len(columns) == 1 else tf.concat(columns, axis=1)
 

@@ -2,12 +2,14 @@
 
 The operations of signature `by_slot` are made again. A tensor that depends on the user's inputs
 alone has one row, which is repeated where it meets the items. A product of a matrix with columns of
-both is the sum of two products: of the user's columns, once, and of the items'. All else is
-computed of every item.
+both is the sum of two products: of the user's columns, once, and of the items'. So is a sum over
+columns or fields of both, such as those of a factorization machine. All else is computed of every
+item.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,16 +22,17 @@ from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.golden_checks import TOLERANCE, rank_deviation
 from tnctl.serving.graph.graph_document import LENGTH, OF_LINEAR, RANK, Signatures
-from tnctl.serving.graph.inlined_graph import needed, sliced, weights_of
+from tnctl.serving.graph.inlined_graph import constants, needed, sliced, weights_of
 from tnctl.serving.graph.loaded_graph import load_graph, run, tensorflow_errors
 
 EXAMPLES = 16  # random ones, with which the signature is compared to by_slot
+READ = ("MatMul", "ConcatV2", "StridedSlice", "Sum")  # of inputs of these constants are known
 MASKS = ("begin", "end", "new_axis", "ellipsis")  # of a StridedSlice
 
 
 @dataclass(frozen=True)
 class Part:
-    """Columns [rows, ..., columns] of a tensor: of the user alone, or of every item."""
+    """Columns [rows, ..., columns] or fields [rows, fields, ...]: the user's, or of every item."""
 
     of_user: bool
     tensor: Any
@@ -57,6 +60,8 @@ class RankedGraph:
         """
         self._graph, self._shapes = graph, shapes
         self._nodes = {node.name: node for node in graph.node}
+        fixed = [reference for node in graph.node for reference in node.input if node.op in READ]
+        self._constants = constants(graph, fixed)
         self._of_user: dict[str, bool | None] = {}  # by node; None: it depends on no input
         self._tensors: dict[str, Any] = {}  # of what is the user's alone: of one row
         self._repeated: dict[str, Any] = {}
@@ -73,7 +78,8 @@ class RankedGraph:
             if tensor is not None:
                 outputs = [tensor]
             elif of_user is False:
-                outputs = self._columns(node) or self._product(node) or self._made(node, self.each)
+                outputs = self._columns(node) or self._product(node) or self._sum(node)
+                outputs = outputs or self._made(node, self.each)
             else:
                 outputs = self._made(node, self._tensors.__getitem__)
             self._tensors |= {f"{node.name}:{k}": tensor for k, tensor in enumerate(outputs)}
@@ -133,8 +139,43 @@ class RankedGraph:
             rows = [np.arange(end - part.columns, end) for part, end in pairs]
             columns = tf.concat([part.tensor for part, _ in pairs], axis=1)
             products.append(tf.matmul(columns, kernel[np.concatenate(rows)]))
-        of_user, of_items = products
-        return [(of_user if of_user.shape[0] == 1 else self._repeat(of_user)) + of_items]
+        return [self._added(*products)]
+
+    def _sum(self, node: Any) -> list[Any] | None:
+        """The sum over columns or fields of the user and of the items; None: it is none."""
+        if node.op != "Sum" or (axes := self._constant(node.input[1])) is None:
+            return None
+        axes = np.atleast_1d(axes) % self._shapes(node.input[0]).rank
+        parts = self._fields(node.input[0]) if 1 in axes and 0 not in axes else []
+        if len({part.of_user for part in parts}) < 2:
+            return None
+        sums = []
+        for of_user in (True, False):
+            fields = tf.concat([part.tensor for part in parts if part.of_user is of_user], axis=1)
+            sums.append(tf.reduce_sum(fields, axes, keepdims=node.attr["keep_dims"].b))
+        return [self._added(*sums)]
+
+    def _added(self, of_user: Any, of_items: Any) -> Any:
+        return (of_user if of_user.shape[0] == 1 else self._repeat(of_user)) + of_items
+
+    def _fields(self, reference: str) -> list[Part]:
+        """The fields [rows, fields, ...] of a tensor, one after the other; of a matrix, columns."""
+        node, shape = self._node(reference), self._shapes(reference)
+        if self._side(reference) is False and node.op == "Square":
+            return [
+                Part(part.of_user, tf.square(part.tensor)) for part in self._fields(node.input[0])
+            ]
+        if shape.rank == 2:
+            return self._parts(reference)
+        if self._side(reference) is False and node.op == "Reshape" and shape[1:].is_fully_defined():
+            width, parts = shape[-1], self._parts(node.input[0])
+            of_fields = shape.rank == 3 and self._shapes(node.input[0])[1:] == [shape[1] * width]
+            if of_fields and all(part.columns % width == 0 for part in parts):
+                return [
+                    Part(part.of_user, tf.reshape(part.tensor, [-1, part.columns // width, width]))
+                    for part in parts
+                ]
+        return [Part(bool(self._side(reference)), self._tensors[reference])]
 
     def _parts(self, reference: str) -> list[Part]:
         """The columns of a tensor, side by side."""
@@ -142,7 +183,7 @@ class RankedGraph:
         if self._side(reference) is False and shape.rank:
             inputs = [*node.input]
             if node.op == "ConcatV2" and self._constant(inputs[-1]) in (-1, shape.rank - 1):
-                return [part for of in inputs[:-1] for part in self._parts(of)]
+                return joined([part for of in inputs[:-1] for part in self._parts(of)])
             places = self._columns_read(node) if node.op == "StridedSlice" else None
             if shape.rank == 2 and places is not None:
                 return cut(self._parts(inputs[0]), places)
@@ -168,9 +209,17 @@ class RankedGraph:
         return places if len(places) == len(read) else None
 
     def _constant(self, reference: str) -> Any:
-        """The value of a constant; None for another tensor."""
-        node = self._node(reference)
-        return tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+        """The value of a tensor that depends on no input; None for another."""
+        return self._constants.get(reference)
+
+
+def joined(parts: list[Part]) -> list[Part]:
+    """The parts, of which neighbors of one side are one."""
+    groups = [(of_user, [*group]) for of_user, group in groupby(parts, lambda part: part.of_user)]
+    return [
+        group[0] if len(group) == 1 else Part(of_user, tf.concat([p.tensor for p in group], -1))
+        for of_user, group in groups
+    ]
 
 
 def cut(parts: list[Part], places: range) -> list[Part]:
@@ -180,7 +229,8 @@ def cut(parts: list[Part], places: range) -> list[Part]:
     for part in parts:
         begin, end = max(places.start - first, 0), min(places.stop - first, part.columns)
         if begin < end:
-            chosen.append(Part(part.of_user, part.tensor[:, begin:end]))
+            is_whole = end - begin == part.columns
+            chosen.append(part if is_whole else Part(part.of_user, part.tensor[:, begin:end]))
         first += part.columns
     return chosen
 
