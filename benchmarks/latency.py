@@ -137,7 +137,7 @@ def rank(rounds: int) -> None:
         convert_variables_to_constants_v2,
     )
 
-    from tnctl.serving.graph.loaded_graph import inputs_of, load_graph, open_graph
+    from tnctl.serving.graph.loaded_graph import load_graph, open_graph, rank_inputs_of
 
     def multiply_adds(function: Any) -> int:
         constant = convert_variables_to_constants_v2(function)
@@ -159,9 +159,7 @@ def rank(rounds: int) -> None:
             part.name: random.normal(size=(ITEMS, part.columns)).astype(np.float32)
             for part in description.signatures.packed
         }
-        by_slot = inputs_of(description.signatures.by_slot, packed)
-        users = set(description.signatures.rank or ())
-        of_rank = {name: x[:1] if name in users else x for name, x in by_slot.items()}
+        of_rank = {side.name: side.of(packed) for side in rank_inputs_of(description)}
         given = {
             way: {name: tf.constant(x) for name, x in inputs.items()}
             for way, inputs in (("packed", packed), ("rank", of_rank))

@@ -205,9 +205,8 @@ def test_rows_of_one_user_are_ranked(program, exported, tmp_path):
     content["signatures"]["rank"].remove("age")
     serving.write_text(json.dumps(content))
     whole = exported / "whole"
-    _, err = score(program, tmp_path, "--batch", "64", rows=rows, embeddings=whole, code=1)
-    assert "the graph: " in err[-1]
-    score(program, tmp_path, "--batch", "15", rows=rows, embeddings=whole)
+    _, err = score(program, tmp_path, rows=rows, embeddings=whole, code=1)
+    assert "an input of the graph has not the 40 columns of serving.json" in err[-1]
 
 
 def test_lines_of_tensornet_get_the_scores_of_their_rows(program, exported):

@@ -9,8 +9,9 @@ import pytest
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from test_split_graph import document
 
+from tnctl import manifest
 from tnctl.serving.golden_checks import rank_deviation
-from tnctl.serving.graph.loaded_graph import LoadedGraph, load_graph, open_graph
+from tnctl.serving.graph.loaded_graph import LoadedGraph, load_graph, open_graph, rank_inputs_of
 
 SLOTS = """\
 defaults: [schema, _self_]
@@ -99,13 +100,14 @@ def rows_of(count):
         }  # fmt: skip
 
 
-def random_inputs(by_slot, rows, most=3):
+def random_inputs(packed, rows, most=3):
     random = np.random.default_rng(4)
     return {
-        given.name: random.integers(0, most + 1, rows).astype(np.int32) if given.dtype == "int32"
-        else random.normal(size=(rows, *given.shape)).astype(np.float32)
-        for given in by_slot
-    }  # fmt: skip
+        given.name: random.integers(0, most + 1, (rows, given.columns)).astype(np.int32)
+        if given.dtype == "int32"
+        else random.normal(size=(rows, given.columns)).astype(np.float32)
+        for given in packed
+    }
 
 
 def products_of(folder, signature):
@@ -132,8 +134,8 @@ def test_one_user_and_items(trained, cli, recipe):
     lengths = {"history_length"} if recipe == "din" else set()
     assert set(content.signatures.rank) == USERS | lengths
     for rows in (1, 7):
-        inputs = random_inputs(content.signatures.by_slot, rows)
-        assert rank_deviation(graph.run, inputs, content.signatures.rank) <= 1e-6
+        inputs = random_inputs(content.signatures.packed, rows)
+        assert rank_deviation(graph.run, inputs, rank_inputs_of(content)) <= 1e-6
     widths = {given.name: given.columns for given in content.signatures.by_slot}
     of_user = sum(widths[name] for name in USERS - {"history"})
     of_user += 0 if recipe == "din" else widths["history"]
@@ -146,6 +148,18 @@ def test_one_user_and_items(trained, cli, recipe):
     done = cli("verify-serving", f"graph={folder}", cwd=folder)
     assert done.code == 0, done.err
     assert "golden rows: logits of rank" in done.err
+
+
+def test_signature_rank_of_older_versions_is_not_used(trained, ran, tmp_path):
+    """It took the inputs of by_slot."""
+    shutil.copytree(trained("deepfm") / "run" / "graph", tmp_path / "graph")
+    path = tmp_path / "graph" / "serving.json"
+    content = json.loads(path.read_text())
+    assert content["version"] == 4
+    del content["sha256"]
+    path.write_bytes(manifest.sealed(content | {"version": 2}))
+    done = ran("verify-serving", "graph=graph", cwd=tmp_path)
+    assert "logits of packed" in done.err and "logits of rank" not in done.err
 
 
 def test_rows_of_a_user_are_scored_by_rank(trained, ran, monkeypatch):
@@ -196,7 +210,7 @@ def test_what_a_side_cannot_be(trained, cli, change, said):
 
 
 def test_a_recipe_that_numbers_rows_has_rank(trained, ran, tmp_path, monkeypatch):
-    """Unless it gives other logits than by_slot."""
+    """Unless it gives other logits than packed."""
     shutil.copy(trained("deepfm") / "rows.jsonl", tmp_path)
     (tmp_path / "mine.py").write_text(NUMBERING)
     text = SLOTS.replace("RECIPE", "mine.py").replace("POOLING", "pooling: mean")

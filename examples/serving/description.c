@@ -8,7 +8,8 @@
 #include "ids.h"
 #include "message.h"
 
-#define NEWEST_VERSION 2 /* of serving.json */
+#define NEWEST_VERSION 4 /* of serving.json */
+#define RANK_VERSION 4   /* the first with this form of signature rank */
 
 /* ---- Columns ------------------------------------------------------------ */
 
@@ -238,54 +239,43 @@ static int describe_signatures(description *out, const json_value *signatures, c
     return 1;
 }
 
-/* The inputs of signature rank: those of by_slot, of which it names the user's. Where linear
- * weights are inputs of their own it is left out, as packed has their sum. */
-static int describe_rank(description *out, const json_value *signatures, char *error) {
+/* Which columns of packed signature rank takes of the user, and which of each item: those of the
+ * inputs of by_slot, and `linear`. Older versions have another signature, which is not used. */
+static int describe_rank(description *out, const json_value *signatures, uint32_t version,
+                         char *error) {
     const json_value *by_slot = list_of(signatures, "by_slot");
     const json_value *users = texts_of(signatures, "rank");
-    if (users == NULL) {
+    if (users == NULL || version < RANK_VERSION) {
         return 1;
     }
-    out->ranked = zeros(by_slot->values, sizeof *out->ranked, error);
+    out->ranked = zeros(by_slot->values + 1, sizeof *out->ranked, error);
     if (out->ranked == NULL) {
         return 0;
     }
-    uint32_t n = 0;
-    for (const json_value *at = by_slot + 1; at < json_after(by_slot); at = json_after(at)) {
-        rank_input *input = &out->ranked[n++];
-        const json_value *name = text_of(at, "name"), *shape = list_of(at, "shape");
-        if (json_is(text_of(at, "source"), "linears")) {
-            return 1;
+    for (uint32_t i = 0; i < out->n_packed; i++) {
+        uint32_t end = 0;
+        if (strcmp(out->packed[i].name, "linear") == 0) {
+            out->ranked[out->n_ranked++] = (rank_columns){i, 0, out->packed[i].columns, 0};
+            continue;
         }
-        while (input->packed < out->n_packed &&
-               !json_is(text_of(at, "source"), out->packed[input->packed].name)) {
-            input->packed++;
-        }
-        input->dimensions = (int)items(shape);
-        if (input->packed == out->n_packed || input->dimensions > 2 ||
-            !take_count(at, "at", &input->at, error) ||
-            !take_count(at, "columns", &input->columns, error) ||
-            (size_t)input->at + input->columns > out->packed[input->packed].columns) {
-            return refuse(error, "serving.json: an input of by_slot is not understood");
-        }
-        uint64_t product = 1, length = 0;
-        for (int i = 0; i < input->dimensions; i++) {
-            if (!json_integer(shape[1 + i].text, shape[1 + i].length, &length) ||
-                length > UINT32_MAX) {
-                return refuse(error, "serving.json: an input of by_slot has no shape");
+        for (const json_value *at = by_slot + 1; at < json_after(by_slot); at = json_after(at)) {
+            rank_columns *columns = &out->ranked[out->n_ranked];
+            if (!json_is(text_of(at, "source"), out->packed[i].name)) {
+                continue;
             }
-            input->shape[i] = (int64_t)length;
-            product *= length;
+            if (!take_count(at, "at", &columns->at, error) ||
+                !take_count(at, "columns", &columns->columns, error) || columns->at < end ||
+                (size_t)columns->at + columns->columns > out->packed[i].columns) {
+                return refuse(error, "serving.json: an input of by_slot is not understood");
+            }
+            end = columns->at + columns->columns;
+            columns->packed = i;
+            for (const json_value *user = users + 1; user < json_after(users); user++) {
+                columns->of_user |= same_text(user, text_of(at, "name"));
+            }
+            out->n_ranked++;
         }
-        for (const json_value *user = users + 1; user < json_after(users); user++) {
-            input->of_user |= same_text(user, name);
-        }
-        if (product != input->columns) {
-            return refuse(error, "serving.json: an input of by_slot has no shape");
-        }
-        input->name = ended(name);
     }
-    out->n_ranked = n;
     return 1;
 }
 
@@ -398,13 +388,17 @@ int description_read(description *out, const char *folder, char error[ERROR_BYTE
         return refuse(error, "serving.json has version %u, and this program knows %d", version,
                       NEWEST_VERSION);
     }
+    if (json_get(top, "rows") != NULL) {
+        return refuse(error, "the graph has the rows inside, and this program looks rows up. Split "
+                             "it without rows=inside");
+    }
     out->times = json_get(json_get(top, "data"), "times");
     out->checkpoint = text_of(json_get(top, "checkpoint"), "sha256");
     return make_columns(out, error) && describe_missing(out, json_get(top, "data"), error) &&
            describe_slots(out, json_get(top, "slots"), error) &&
            describe_numbers(out, json_get(top, "numeric"), error) &&
            describe_signatures(out, json_get(top, "signatures"), error) &&
-           describe_rank(out, json_get(top, "signatures"), error) &&
+           describe_rank(out, json_get(top, "signatures"), version, error) &&
            order_slots(out, texts_of(json_get(top, "linear"), "adds"), error) &&
            describe_heads(out, texts_of(top, "heads"), list_of(top, "outputs"), error);
 }

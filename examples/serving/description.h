@@ -114,7 +114,7 @@ typedef struct {
 
     packed_input packed[4]; /* without data */
     uint32_t n_packed;
-    rank_input *ranked;
+    rank_columns *ranked; /* of each input in their order */
     uint32_t n_ranked;
     model_head *heads;
     uint32_t n_heads;

@@ -37,13 +37,12 @@ typedef struct {
     void *data; /* [most_rows, columns] on a 64-byte boundary, always at this place */
 } packed_input;
 
-/* One input of signature `rank`: columns of an input of packed, of one row if it is the user's. */
+/* Neighboring columns of an input of packed, which signature `rank` takes of the user alone, in
+ * input NAME_user, or of each item, in input NAME. */
 typedef struct {
-    const char *name;
     uint32_t packed, at, columns; /* which input, and which of its columns */
-    int64_t shape[2];
-    int dimensions, of_user;
-} rank_input;
+    int of_user;
+} rank_columns;
 
 /* One head of the model, the main one first, and the outputs of the signature that it has. */
 typedef struct {
@@ -55,7 +54,7 @@ typedef struct {
 typedef struct raw_inputs {
     packed_input packed[4];
     uint32_t n_packed;
-    const rank_input *ranked; /* none where the graph has no signature rank */
+    const rank_columns *ranked; /* none where the graph has no signature rank */
     uint32_t n_ranked;
     const model_head *heads;
     uint32_t n_heads;

@@ -68,23 +68,56 @@ static int find(const saved_model *model, const signature *signature, int output
     return out->oper != NULL || refuse(error, "the graph has no operation '%.200s'", tensor);
 }
 
+/* TensorFlow does not compare what an input is given with its shape. */
+static int has_columns(const saved_model *model, TF_Output input, uint32_t columns, char *error) {
+    int64_t shape[2] = {0, 0};
+    if (TF_GraphGetTensorNumDims(model->graph, input, model->status) == 2) {
+        TF_GraphGetTensorShape(model->graph, input, shape, 2, model->status);
+    }
+    return shape[1] == columns ||
+           refuse(error, "an input of the graph has not the %u columns of serving.json", columns);
+}
+
+/* An input of packed has two sides in rank: side 2i of the items, and side 2i + 1 of the user. */
+static int is_user(uint32_t side) {
+    return side % 2;
+}
+
+static int is_of_side(const rank_columns *columns, uint32_t side) {
+    return columns->packed == side / 2 && columns->of_user == is_user(side);
+}
+
+static uint32_t columns_of_side(const raw_inputs *inputs, uint32_t side) {
+    uint32_t columns = 0;
+    for (uint32_t i = 0; i < inputs->n_ranked; i++) {
+        columns += is_of_side(&inputs->ranked[i], side) ? inputs->ranked[i].columns : 0;
+    }
+    return columns;
+}
+
 /* Where each input of a signature goes and each output comes from; by name, for their order is any.
  */
-static int find_all(const saved_model *model, const char *name, call *call, uint32_t n_inputs,
+static int find_all(const saved_model *model, const char *name, call *call,
                     const raw_inputs *inputs, const TF_Buffer *meta_graph, char *error) {
     signature of_call;
     if (!signature_find(meta_graph->data, meta_graph->length, name, &of_call)) {
         return refuse(error, "the graph has no signature %s", name);
     }
-    call->inputs = zeros(n_inputs, sizeof *call->inputs, error);
-    call->tensors = zeros(n_inputs, sizeof *call->tensors, error);
+    uint32_t sides = 2 * inputs->n_packed;
+    call->inputs = zeros(sides, sizeof *call->inputs, error);
+    call->tensors = zeros(sides, sizeof *call->tensors, error);
     if (call->inputs == NULL || call->tensors == NULL) {
         return 0;
     }
-    for (; call->n_inputs < n_inputs; call->n_inputs++) {
-        uint32_t i = call->n_inputs;
-        const char *input = call == &model->rank ? inputs->ranked[i].name : inputs->packed[i].name;
-        if (!find(model, &of_call, 0, input, &call->inputs[i], error)) {
+    for (uint32_t side = 0; side < sides; side++) {
+        char input[TENSOR_BYTES];
+        uint32_t columns = is_user(side) ? 0 : inputs->packed[side / 2].columns;
+        columns = call == &model->rank ? columns_of_side(inputs, side) : columns;
+        snprintf(input, sizeof input, "%s%s", inputs->packed[side / 2].name,
+                 is_user(side) ? "_user" : "");
+        if (columns > 0 &&
+            (!find(model, &of_call, 0, input, &call->inputs[call->n_inputs], error) ||
+             !has_columns(model, call->inputs[call->n_inputs++], columns, error))) {
             return 0;
         }
     }
@@ -145,10 +178,9 @@ static void *open_model(const char *folder, const raw_inputs *inputs, uint32_t t
         model->session = TF_LoadSessionFromSavedModel(options, NULL, folder, tags, 1, model->graph,
                                                       meta_graph, model->status);
         opened = !failed(model->status, folder, error) &&
-                 find_all(model, "packed", &model->packed, inputs->n_packed, inputs, meta_graph,
-                          error) &&
-                 (inputs->n_ranked == 0 || find_all(model, "rank", &model->rank, inputs->n_ranked,
-                                                    inputs, meta_graph, error));
+                 find_all(model, "packed", &model->packed, inputs, meta_graph, error) &&
+                 (inputs->n_ranked == 0 ||
+                  find_all(model, "rank", &model->rank, inputs, meta_graph, error));
         model->n_heads = inputs->n_heads;
     }
     TF_DeleteSessionOptions(options);
@@ -171,19 +203,21 @@ static void make_packed(const raw_inputs *inputs, TF_Tensor **tensors) {
     }
 }
 
-/* The columns of an input of rank in a row; floats, or integers of the same size. */
-static const float *columns_of(const raw_inputs *inputs, const rank_input *input, uint32_t row) {
-    const packed_input *packed = &inputs->packed[input->packed];
-    return (const float *)packed->data + (size_t)row * packed->columns + input->at;
+/* Columns of a row; floats, or integers of the same size. */
+static const float *columns_of(const raw_inputs *inputs, const rank_columns *columns,
+                               uint32_t row) {
+    const packed_input *packed = &inputs->packed[columns->packed];
+    return (const float *)packed->data + (size_t)row * packed->columns + columns->at;
 }
 
 /* Whether all rows have the inputs of one user. */
 static int is_one_user(const raw_inputs *inputs) {
     for (uint32_t i = 0; i < inputs->n_ranked; i++) {
-        const rank_input *input = &inputs->ranked[i];
-        size_t bytes = input->columns * sizeof(float);
-        for (uint32_t row = 1; input->of_user && row < inputs->rows; row++) {
-            if (memcmp(columns_of(inputs, input, 0), columns_of(inputs, input, row), bytes) != 0) {
+        const rank_columns *columns = &inputs->ranked[i];
+        size_t bytes = columns->columns * sizeof(float);
+        for (uint32_t row = 1; columns->of_user && row < inputs->rows; row++) {
+            if (memcmp(columns_of(inputs, columns, 0), columns_of(inputs, columns, row), bytes) !=
+                0) {
                 return 0;
             }
         }
@@ -192,17 +226,25 @@ static int is_one_user(const raw_inputs *inputs) {
 }
 
 static void make_ranked(const raw_inputs *inputs, TF_Tensor **tensors) {
-    for (uint32_t i = 0; i < inputs->n_ranked; i++) {
-        const rank_input *input = &inputs->ranked[i];
-        uint32_t rows = input->of_user ? 1 : inputs->rows;
-        const int64_t shape[] = {rows, input->shape[0], input->shape[1]};
-        size_t bytes = input->columns * sizeof(float);
-        tensors[i] = TF_AllocateTensor(inputs->packed[input->packed].integers ? TF_INT32 : TF_FLOAT,
-                                       shape, 1 + input->dimensions, rows * bytes);
-        for (uint32_t row = 0; row < rows; row++) {
-            memcpy((char *)TF_TensorData(tensors[i]) + row * bytes, columns_of(inputs, input, row),
-                   bytes);
+    for (uint32_t side = 0; side < 2 * inputs->n_packed; side++) {
+        uint32_t width = columns_of_side(inputs, side), rows = is_user(side) ? 1 : inputs->rows;
+        if (width == 0) {
+            continue;
         }
+        const int64_t shape[] = {rows, width};
+        TF_DataType type = inputs->packed[side / 2].integers ? TF_INT32 : TF_FLOAT;
+        TF_Tensor *tensor = TF_AllocateTensor(type, shape, 2, (size_t)rows * width * sizeof(float));
+        float *to = TF_TensorData(tensor);
+        for (uint32_t row = 0; row < rows; row++) {
+            for (uint32_t i = 0; i < inputs->n_ranked; i++) {
+                const rank_columns *columns = &inputs->ranked[i];
+                if (is_of_side(columns, side)) {
+                    memcpy(to, columns_of(inputs, columns, row), columns->columns * sizeof(float));
+                    to += columns->columns;
+                }
+            }
+        }
+        *tensors++ = tensor;
     }
 }
 

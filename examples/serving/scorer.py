@@ -23,7 +23,7 @@ import numpy as np
 from dictionary import Dictionary, find, mix64
 
 KNOWN = {
-    "version": [1, 2],
+    "version": [1, 2, 4],
     "ids": [
         "hash", "modulo", "vocabulary", "integer", "boundaries", "quantiles", "hour", "weekday",
         "day_of_month", "day",

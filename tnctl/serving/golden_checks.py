@@ -6,7 +6,7 @@ their manifests are written.
 docs/formats/golden.md. What passes the check gets a golden.jsonl, too.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from tnctl.schema import Conf
 from tnctl.serving.artefact_document import GoldenDeviation, GoldenEntry
 from tnctl.serving.graph import loaded_graph
 from tnctl.serving.graph.graph_document import BY_ID, RANK, GraphManifest
-from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, SideInput, outputs_of, rank_inputs_of
 from tnctl.serving.graph.serving_json import describe
 from tnctl.serving.graph_inputs import (
     Encoded,
@@ -202,7 +202,7 @@ def write_golden(
 def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
     """By signature, how far its outputs for golden inputs are from the golden outputs.
 
-    Those of `rank` from the outputs of `by_slot`, for the user of the first row.
+    Those of `rank` from the outputs of `packed`, for the user of the first row.
     """
     inputs = golden.inputs(graph.description)
     deviations = {
@@ -216,9 +216,8 @@ def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
     for signature in graph.description.signatures.with_rows:
         outputs = graph.run(signature, row_inputs(signature, golden, graph.description))
         deviations[signature] = largest_deviation(golden, graph.description, outputs)
-    if (users := graph.description.signatures.rank) is not None:
-        of_slots = inputs_of(graph.description.signatures.by_slot, inputs)
-        deviations[RANK] = rank_deviation(graph.run, of_slots, users)
+    if sides := rank_inputs_of(graph.description):
+        deviations[RANK] = rank_deviation(graph.run, inputs, sides)
     return deviations
 
 
@@ -231,18 +230,18 @@ def row_inputs(signature: str, golden: GoldenFile, description: GraphManifest) -
 
 
 def rank_deviation(
-    run: Callable[[str, Arrays], Arrays], inputs: Arrays, users: Collection[str]
+    run: Callable[[str, Arrays], Arrays], inputs: Arrays, sides: Iterable[SideInput]
 ) -> float:
-    """How far signature `rank` is from `by_slot`, of the first row's user and all rows' items.
+    """How far signature `rank` is from `packed`, of the first row's user and all rows' items.
 
-    `run` computes a signature, `inputs` [n, ...] are of by_slot, those of `users` have one row.
+    `run` computes a signature, `inputs` [n, columns] are of packed, `sides` those of rank.
     """
-    first = {name: array[:1] if name in users else array for name, array in inputs.items()}
-    repeated = {
-        name: np.repeat(array[:1], len(array), axis=0) if name in users else array
-        for name, array in inputs.items()
-    }
-    expected, outputs = run(BY_SLOT, repeated), run(RANK, first)
+    of_rank = {side.name: side.of(inputs) for side in sides}
+    repeated = {name: array.copy() for name, array in inputs.items()}
+    for side in sides:
+        if side.of_user:
+            repeated[side.source][:, side.places] = of_rank[side.name]
+    expected, outputs = run(PACKED, repeated), run(RANK, of_rank)
     return max(deviation_of(outputs[name], array) for name, array in expected.items())
 
 

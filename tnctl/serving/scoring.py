@@ -21,7 +21,7 @@ from tnctl.evaluation.predictions import columns_written, writing
 from tnctl.model.graph import PACKED
 from tnctl.progress import Display
 from tnctl.serving.graph.graph_document import BY_ID, RANK
-from tnctl.serving.graph.loaded_graph import LoadedGraph, inputs_of, open_graph, outputs_of
+from tnctl.serving.graph.loaded_graph import LoadedGraph, open_graph, outputs_of, rank_inputs_of
 from tnctl.serving.graph_inputs import RawInputs, id_arrays, pooled_inputs, served_lookup
 from tnctl.serving.rows.embeddings import Embeddings, FileEmbeddings, open_embeddings
 from tnctl.serving.rows.precision import Arrays, Floats
@@ -50,6 +50,7 @@ class Scorer:
         self.description = graph.description
         self.raw = RawInputs(self.description)
         self._graph, self._lookup = graph, None
+        self._sides = rank_inputs_of(self.description)
         if embeddings is not None:
             self._lookup = served_lookup(self.description, embeddings)
         self.heads = list(outputs_of(self.description, "logits"))
@@ -81,24 +82,19 @@ class Scorer:
 
         Rows of a user are those, one after the other, whose inputs of the user are the same.
         """
-        signatures = self.description.signatures
-        if not signatures.rank or not len(next(iter(inputs.values()))):
+        rows = len(next(iter(inputs.values())))
+        of_user = [inputs[s.source][:, s.places] for s in self._sides if s.of_user]
+        if not of_user or not rows:
             return self._graph.outputs(PACKED, inputs)
-        arrays = inputs_of(signatures.by_slot, inputs)
-        flat = [
-            array.reshape(len(array), -1) for n, array in arrays.items() if n in signatures.rank
-        ]
-        changes = [(array[1:] != array[:-1]).any(axis=1) for array in flat]
-        starts = [0, *(np.flatnonzero(np.any(changes, axis=0)) + 1).tolist(), len(flat[0])]
-        if len(flat[0]) < FEWEST_ITEMS * (len(starts) - 1):
+        changes = [(array[1:] != array[:-1]).any(axis=1) for array in of_user]
+        starts = [0, *(np.flatnonzero(np.any(changes, axis=0)) + 1).tolist(), rows]
+        if rows < FEWEST_ITEMS * (len(starts) - 1):
             return self._graph.outputs(PACKED, inputs)
-        parts = [
-            self._graph.run(RANK, {
-                name: array[first : first + 1 if name in signatures.rank else end]
-                for name, array in arrays.items()
-            })
-            for first, end in pairwise(starts)
-        ]  # fmt: skip
+        parts = []
+        for first, end in pairwise(starts):
+            of_rows = {name: array[first:end] for name, array in inputs.items()}
+            of_rank = {side.name: side.of(of_rows) for side in self._sides}
+            parts.append(self._graph.run(RANK, of_rank))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

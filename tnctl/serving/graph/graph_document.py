@@ -218,7 +218,7 @@ class Signatures:
     """The inputs of each signature: as slots and numbers, side by side, and where rows are inside.
 
     `by_id` is absent without rows, `by_value` too where the graph cannot make ids of raw values.
-    `rank` takes the inputs of `by_slot`, of which it names those of the user, who is one row.
+    `rank` names the inputs of `by_slot` that are the user's, who is one row there.
     """
 
     by_slot: tuple[SignatureInput, ...]
@@ -278,12 +278,14 @@ class InsideRows:
 class GraphManifest(Manifest):
     """All that a scorer needs to make the inputs of a split graph from raw values.
 
-    Version 3 has the rows inside, version 2 an input of each slot in the place of `linear`; without
+    Version 4 has signature rank, which older ones have in another form that is not used; version 3
+    has the rows inside, version 2 times or an input of each slot in the place of `linear`; without
     them version 1 is written.
     """
 
     FORMAT: ClassVar[str] = "tnctl graph"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
+    WITH_ROWS: ClassVar[int] = 3
     WITHOUT_ROWS: ClassVar[int] = 2
     PLAIN: ClassVar[int] = 1  # the version of a graph without times and linear inputs
 

@@ -261,7 +261,7 @@ def add_rows(
         )
         description = dataclasses.replace(
             description,
-            version=GraphManifest.VERSION,
+            version=max(description.version, GraphManifest.WITH_ROWS),
             signatures=signatures,
             golden=content.golden,
             rows=inside,

@@ -12,8 +12,9 @@ A split graph is loaded as a server would: by its signatures alone.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tnctl.checkpoint.chain import Checkpoint, offering
 from tnctl.errors import SHOWN, Failure, UserError, printable, quoted
 from tnctl.manifest import DamagedError
 from tnctl.model.graph import TOWERS, Input
+from tnctl.model.layout import LINEAR
 from tnctl.ownership import SAVED_MODEL
 from tnctl.serving.artefact_document import local_copy
 from tnctl.serving.graph.graph_document import NAME, GraphManifest, SignatureInput
@@ -202,6 +204,72 @@ def inputs_of(signature: Iterable[SignatureInput | Input], packed: Arrays) -> Ar
         ).reshape(-1, *part.shape)
         for part in signature
     }
+
+
+@dataclass(frozen=True)
+class SideInput:
+    """An input of signature `rank`: columns `places` of input `source` of `packed`.
+
+    [1, columns] of the user or [N, columns] of items.
+    """
+
+    source: str
+    of_user: bool
+    places: tuple[int, ...]
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the signature."""
+        return f"{self.source}_user" if self.of_user else self.source
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Without the rows."""
+        return (len(self.places),)
+
+    def of(self, packed: Arrays) -> Any:
+        """The input, of the inputs of `packed` by name: the user's of their first row."""
+        return packed[self.source][: 1 if self.of_user else None, self.places]
+
+
+def rank_inputs(
+    packed: Iterable[SignatureInput | Input],
+    by_slot: Collection[SignatureInput | Input],
+    users: Collection[str],
+) -> list[SideInput]:
+    """The inputs of signature `rank`; `users` are the inputs of `by_slot` that are the user's.
+
+    Columns have the order of `packed`. Those of no input of `by_slot` are left out, but for
+    `linear`, which is of the user and the item.
+    """
+    sides = []
+    for whole in packed:
+        parts = sorted(
+            (part.at, part.at + part.columns, part.name in users)
+            for part in by_slot
+            if part.source == whole.name
+        )
+        if whole.name == LINEAR:
+            parts = [(0, whole.columns, False)]
+        for of_user in (True, False):
+            places = [
+                at
+                for begin, end, is_user in parts
+                if is_user is of_user
+                for at in range(begin, end)
+            ]
+            if places:
+                sides.append(SideInput(whole.name, of_user, tuple(places), whole.dtype))
+    return sides
+
+
+def rank_inputs_of(description: GraphManifest) -> list[SideInput]:
+    """The inputs of signature rank; none without it, or in the form of an older version."""
+    known = description.signatures
+    if known.rank is None or description.version < GraphManifest.VERSION:
+        return []
+    return rank_inputs(known.packed, known.by_slot, known.rank)
 
 
 def outputs_of(description: GraphManifest, kind: str) -> dict[str, str]:

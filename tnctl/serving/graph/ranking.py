@@ -1,13 +1,16 @@
 """Signature `rank` of a split graph: one user and N items.
 
-The operations of signature `by_slot` are made again. A tensor that depends on the user's inputs
+The operations of signature `packed` are made again. Each of its inputs is two: `x_user`, the
+columns of the user's inputs of `by_slot` side by side, of one row, and `x`, those of the items', of
+N rows; one without columns is left out. A tensor that depends on the user's inputs
 alone has one row, which is repeated where it meets the items. A product of a matrix with columns of
 both is the sum of two products: of the user's columns, once, and of the items'. So is a sum over
 columns or fields of both, such as those of a factorization machine. All else is computed of every
 item.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -16,17 +19,27 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from tnctl.model.graph import BY_SLOT, LENGTHS, Input, concrete, save_module
-from tnctl.model.layout import LINEARS
+from tnctl.model.graph import LENGTHS, PACKED, Input, concrete, save_module
 from tnctl.progress import say
 from tnctl.schema import Conf
 from tnctl.serving.golden_checks import TOLERANCE, rank_deviation
-from tnctl.serving.graph.graph_document import LENGTH, OF_LINEAR, RANK, Signatures
+from tnctl.serving.graph.graph_document import (
+    LENGTH,
+    RANK,
+    Signatures,
+)
 from tnctl.serving.graph.inlined_graph import constants, needed, sliced, weights_of
-from tnctl.serving.graph.loaded_graph import load_graph, run, tensorflow_errors
+from tnctl.serving.graph.loaded_graph import (
+    SideInput,
+    load_graph,
+    rank_inputs,
+    run,
+    tensorflow_errors,
+)
 
-EXAMPLES = 16  # random ones, with which the signature is compared to by_slot
+EXAMPLES = 16  # random ones, with which the signature is compared to packed
 READ = ("MatMul", "ConcatV2", "StridedSlice", "Sum")  # of inputs of these constants are known
+COUNTING = ("Shape", "Size")
 MASKS = ("begin", "end", "new_axis", "ellipsis")  # of a StridedSlice
 
 
@@ -50,11 +63,10 @@ class RankedGraph:
         self,
         graph: Any,
         shapes: Callable[[str], Any],
-        users: Mapping[str, Any],
-        items: Mapping[str, Any],
+        inputs: Mapping[str, list[Part]],
         weights: Mapping[str, Any],
     ) -> None:
-        """`users` are the inputs that have one row, by name, `items` those with N.
+        """`inputs` are the parts of each input, by name.
 
         `shapes` returns the shape of a tensor, by its name, where the user's have N rows too.
         """
@@ -63,23 +75,33 @@ class RankedGraph:
         fixed = [reference for node in graph.node for reference in node.input if node.op in READ]
         self._constants = constants(graph, fixed)
         self._of_user: dict[str, bool | None] = {}  # by node; None: it depends on no input
+        self._of_counts: set[str] = set()  # nodes that depend on how many rows there are alone
         self._tensors: dict[str, Any] = {}  # of what is the user's alone: of one row
         self._repeated: dict[str, Any] = {}
-        self._rows = tf.shape(next(iter(items.values())))[0]
+        items = [part for parts in inputs.values() for part in parts if not part.of_user]
+        self._rows = tf.shape(items[0].tensor)[0]
+        self._inputs = {f"{name}:0": parts for name, parts in inputs.items()}
         given: dict[str, tuple[bool | None, Any]] = {
             name: (None, tensor) for name, tensor in weights.items()
         }
-        given |= {name: (True, tensor) for name, tensor in users.items()}
-        given |= {name: (False, tensor) for name, tensor in items.items()}
+        for name, parts in inputs.items():
+            side = all(part.of_user for part in parts)
+            tensors = [p.tensor if p.of_user is side else self._repeat(p.tensor) for p in parts]
+            given[name] = (side, tf.concat(tensors, axis=1))
         for node in graph.node:  # each after those that it reads
-            sides = {self._side(reference) for reference in node.input} - {None}
+            read = [name for name in node.input if self._side(name) is not None]
+            if node.op in COUNTING or (
+                read and all(self._node(n).name in self._of_counts for n in read)
+            ):
+                self._of_counts.add(node.name)
+            sides = {self._side(reference) for reference in read}
             of_user, tensor = given.get(node.name, (all(sides) if sides else None, None))
             self._of_user[node.name] = of_user
             if tensor is not None:
                 outputs = [tensor]
             elif of_user is False:
-                outputs = self._columns(node) or self._product(node) or self._sum(node)
-                outputs = outputs or self._made(node, self.each)
+                known = self._columns(node) or self._product(node) or self._sum(node)
+                outputs = known or self._made(node, self.each)
             else:
                 outputs = self._made(node, self._tensors.__getitem__)
             self._tensors |= {f"{node.name}:{k}": tensor for k, tensor in enumerate(outputs)}
@@ -90,9 +112,10 @@ class RankedGraph:
             return self._tensors[reference]
         if reference not in self._repeated:
             node, shape = self._node(reference), self._shapes(reference)
-            if shape.rank and shape[0] is None and shape[1:].is_fully_defined():
+            has_rows = shape.rank and shape[0] is None and shape[1:].is_fully_defined()
+            if has_rows and node.name not in self._of_counts:
                 self._repeated[reference] = self._repeat(self._tensors[reference])
-            else:  # such as the shape of another tensor
+            else:
                 outputs = enumerate(self._made(node, self.each))
                 self._repeated |= {f"{node.name}:{k}": tensor for k, tensor in outputs}
         return self._repeated[reference]
@@ -180,6 +203,8 @@ class RankedGraph:
     def _parts(self, reference: str) -> list[Part]:
         """The columns of a tensor, side by side."""
         node, shape = self._node(reference), self._shapes(reference)
+        if reference in self._inputs:
+            return self._inputs[reference]
         if self._side(reference) is False and shape.rank:
             inputs = [*node.input]
             if node.op == "ConcatV2" and self._constant(inputs[-1]) in (-1, shape.rank - 1):
@@ -237,13 +262,12 @@ def cut(parts: list[Part], places: range) -> list[Part]:
 
 def users_of(conf: Conf, by_slot: Collection[Input]) -> list[str]:
     """The inputs of by_slot that are the user's, crosses of such too; none where all are."""
-    suffixes = {LENGTHS: LENGTH, LINEARS: OF_LINEAR}
     users: list[str] = []
     items: list[str] = []
     for given in by_slot:
-        name = given.name.removesuffix(suffixes.get(given.source, ""))
+        name = given.name.removesuffix(LENGTH if given.source == LENGTHS else "")
         of = conf.slots.get(name) or conf.numeric.get(name)
-        if of is not None:  # not the sum `linear`
+        if of is not None:  # neither the sum `linear` nor a part of it
             crossed = getattr(of, "cross", None) or ()
             parts = [conf.slots.get(part) for part in crossed] if crossed else [of]
             is_user = all(part is not None and part.side == "user" for part in parts)
@@ -251,49 +275,74 @@ def users_of(conf: Conf, by_slot: Collection[Input]) -> list[str]:
     return users if items else []
 
 
+def parts_of(
+    packed: Iterable[Input], sides: Iterable[SideInput], tensors: Mapping[str, Any]
+) -> dict[str, list[Part]]:
+    """The parts of each input of `packed`, made of the inputs of `rank`."""
+    inputs: dict[str, list[Part]] = {}
+    for whole in packed:
+        owners = {at: side for side in sides if side.source == whole.name for at in side.places}
+        ends: Counter[str] = Counter()
+        inputs[whole.name] = parts = []
+        for side, places in groupby(range(whole.columns), owners.get):
+            count = len([*places])
+            if side is None:  # columns that nothing reads
+                parts.append(Part(True, tf.zeros([1, count], whole.dtype)))
+                continue
+            begin, ends[side.name] = ends[side.name], ends[side.name] + count
+            part = Part(side.of_user, tensors[side.name])
+            parts += cut([part], range(begin, begin + count))
+    return inputs
+
+
 def add_rank(
-    folder: str, to: str, by_slot: Collection[Input], users: Collection[str], known: Signatures
+    folder: str,
+    to: str,
+    packed: Collection[Input],
+    by_slot: Collection[Input],
+    users: Collection[str],
+    known: Signatures,
 ) -> Signatures:
     """Write the SavedModel in `folder` with signature `rank` into `to`; all its signatures.
 
     `users` are the inputs of `by_slot` that have one row. The signature is left out where it does
-    not give what by_slot gives, as of a recipe that mixes the rows of a batch.
+    not give what packed gives, as of a recipe that mixes the rows of a batch.
     """
     module = tf.Module()
     module.whole = load_graph(folder)
-    function = module.whole.signatures[BY_SLOT]
+    function = module.whole.signatures[PACKED]
+    sides = rank_inputs(packed, by_slot, users)
     with tensorflow_errors("signature rank cannot be made"):
         constant = convert_variables_to_constants_v2(function, lower_control_flow=False)
         names, outputs = sorted(function.structured_outputs), constant.outputs
         graph, fetched = needed(constant.graph.as_graph_def(), [output.name for output in outputs])
         variables = weights_of(function)
-        # TensorFlow changes letters of names: of A, a.
         arguments = zip(
             sorted(function.structured_input_signature[1]), constant.inputs, strict=True
         )
         places = {name: tensor.op.name for name, tensor in arguments}
 
         def rank(**inputs: Any) -> dict[str, Any]:
+            parts = parts_of(packed, sides, inputs)
             ranked = RankedGraph(
                 graph,
                 lambda name: constant.graph.get_tensor_by_name(name).shape,
-                {places[name]: tensor for name, tensor in inputs.items() if name in users},
-                {places[name]: tensor for name, tensor in inputs.items() if name not in users},
+                {places[name]: of_input for name, of_input in parts.items()},
                 {name: variable.read_value() for name, variable in variables.items()},
             )
             tensors = zip(names, fetched, strict=True)
             return {name: tf.identity(ranked.each(reference)) for name, reference in tensors}
 
-        traced = concrete(rank, by_slot, of_one_row=users)
+        traced = concrete(rank, sides, of_one_row={side.name for side in sides if side.of_user})
         random = np.random.default_rng(1)
         inputs = {
-            given.name: random.integers(0, 2, EXAMPLES).astype(np.int32)
-            if given.source == LENGTHS
-            else random.normal(size=(EXAMPLES, *given.shape)).astype(np.float32)
-            for given in by_slot
+            whole.name: random.integers(0, 2, (EXAMPLES, whole.columns)).astype(np.int32)
+            if whole.source == LENGTHS
+            else random.normal(size=(EXAMPLES, whole.columns)).astype(np.float32)
+            for whole in packed
         }
-        functions = {BY_SLOT: function, RANK: traced}
-        deviation = rank_deviation(lambda name, given: run(functions[name], given), inputs, users)
+        functions = {PACKED: function, RANK: traced}
+        deviation = rank_deviation(lambda name, given: run(functions[name], given), inputs, sides)
     signatures = {**module.whole.signatures, RANK: traced}
     if not deviation <= TOLERANCE:
         say("no signature rank: the recipe mixes the rows of a batch")

@@ -225,8 +225,12 @@ def split(
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
             if users := description.heads and users_of(conf, part.by_slot):
                 dense, local = local, str(Path(temporary, "ranking"))
-                signatures = add_rank(dense, local, part.by_slot, users, description.signatures)
-                description = replace(description, signatures=signatures)
+                signatures = add_rank(
+                    dense, local, part.packed, part.by_slot, users, description.signatures
+                )
+                if signatures.rank:
+                    version = GraphManifest.VERSION
+                    description = replace(description, version=version, signatures=signatures)
             if inside is not None:
                 dense, local = local, str(Path(temporary, "with_rows"))
                 description, golden_of_inside = add_rows(
@@ -257,7 +261,7 @@ def report_graph(content: GraphManifest) -> None:
     for name in (BY_SLOT, PACKED, *content.signatures.with_rows):
         say(f"signature {name}: {len(content.signatures.of(name))} inputs")
     if (users := content.signatures.rank) is not None:
-        say(f"signature rank: {len(users)} of the inputs of by_slot have one row, the user's")
+        say(f"signature rank: {len(users)} of the inputs of by_slot are the user's, who is one row")
     if (rows := content.rows) is not None:
         say(
             f"{sum(rows.groups.values()):,} rows inside take {size(rows.bytes)} of memory; as "
