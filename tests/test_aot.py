@@ -6,16 +6,21 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tnctl import manifest
 from tnctl.errors import Failure, UserError
 from tnctl.manifest import Inventory
 from tnctl.serving.graph import aot
 from tnctl.serving.graph.graph_document import GraphManifest
+from tnctl.serving.graph.loaded_graph import open_graph
+from tnctl.serving.graph_inputs import RawInputs, pooled_inputs, served_lookup
+from tnctl.serving.rows.embeddings import open_embeddings
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [1, 4]
@@ -151,6 +156,61 @@ def test_what_make_refuses(served, tmp_path):
         make(graph, tmp_path, "AOT_RUNTIME=", "AOT_PROGRAM=")
     with pytest.raises(AssertionError, match=f"Received: GRAPH={tmp_path}"):
         make(tmp_path, tmp_path, "AOT_PROGRAM=")
+
+
+@pytest.mark.long
+def test_every_way_of_scoring_gives_the_same_logits(served, server, ran, tmp_path):
+    """Golden rows with one user, by each signature, TensorFlow and C, files and Redis."""
+    embeddings = served / "run/embeddings"
+    checkpoint = f"checkpoint={max((served / 'run/checkpoints').iterdir())}"
+    user = {"slots.user_id.side": "user", "slots.device.side": "user", "numeric.price.side": "user"}
+    sides = [f"{key}={side}" for key, side in user.items()]
+    ran("split-graph", checkpoint, f"to={tmp_path / 'graph'}", "aot=[16]", *sides, cwd=served)
+    ran("split-graph", checkpoint, f"to={tmp_path / 'inside'}", "rows=inside", cwd=served)
+    ran("export-embeddings", checkpoint, f"to={server.url}", cwd=served)
+    first, *others = [row["row"] for row in golden_rows(embeddings)][:60]
+    of_user = {name: first[name] for name in ("user_id", "device", "price")}
+    rows = [first, *(row | of_user for row in others)]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(text)
+    logits = {}
+
+    def scored(name, graph, *artefacts, count=60):
+        scores = []
+        for start in range(0, len(rows), count):
+            (tmp_path / "part.jsonl").write_text(
+                "".join(text.splitlines(True)[start : start + count])
+            )
+            ran("score", f"graph={tmp_path / graph}", *artefacts, "input=part.jsonl",
+                "to=scores.jsonl", "overwrite=true", cwd=tmp_path)  # fmt: skip
+            lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+            scores += [json.loads(line)["logit"] for line in lines]
+        logits[name] = np.array(scores)
+
+    scored("packed", "graph", f"embeddings={embeddings}", count=15)
+    scored("rank", "graph", f"embeddings={embeddings}")
+    scored("rank of Redis", "graph", f"embeddings={server.url}")
+    scored("by_id", "inside")
+    graph = open_graph(str(tmp_path / "graph"))
+    inside = open_graph(str(tmp_path / "inside"))
+    raw = RawInputs(inside.description)
+    by_value = raw.values(inside.description, rows, lambda row: ("rows", row + 1))
+    logits["by_value"] = inside.run("by_value", by_value)["logits"]
+    with closing(open_embeddings(str(embeddings), "tnctl")) as opened:
+        encoded = RawInputs(graph.description).encode(rows, lambda row: ("rows", row + 1))
+        packed = pooled_inputs(graph.description, encoded, served_lookup(graph.description, opened))
+    logits["by_slot"] = graph.outputs("by_slot", packed)["logits"]
+    tensorflow = f"TF={Path(tf.__file__).parent}"
+    for name, program, batch in (("C, packed", "score", 15), ("C, rank", "score", 60),
+                                 ("C, compiled", "score_aot", 16)):  # fmt: skip
+        built = make(tmp_path / "graph", tmp_path / program, tensorflow, program=program)
+        done = score(built, tmp_path / "graph", embeddings, "--batch", str(batch), rows=text)
+        assert done.returncode == 0, done.stderr
+        logits[name] = np.array([json.loads(line)["logit"] for line in done.stdout.splitlines()])
+    for name, array in logits.items():
+        distance = np.abs(array - logits["packed"]) / (1 + np.abs(logits["packed"]))
+        assert distance.max() <= 1e-6, name
+    assert len(logits) == 9 and np.ptp(logits["packed"]) > 0.1
 
 
 # ---- The shared library ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """From a conf to a model: sparse tables, the dense network of the recipe, the dense table."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -178,7 +179,9 @@ def build_network(conf: Conf, layout: Layout, precision: str) -> tuple[Any, tupl
             "has. Give it smaller layers"
         ) from error
     except (TypeError, AttributeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
+        # Keras puts its own first line, and bold letters, around what a layer raises.
+        plain = re.sub("\x1b\\[[0-9]+m", "", str(error)).strip()
+        reason = re.sub("^Exception encountered when calling [^\n]*\n+", "", plain).split("\n")[0]
         if layout.numeric_at == 0:
             raise UserError(
                 f"recipe {name} needs embeddings; the conf has no slots, or "
