@@ -133,12 +133,15 @@ def test_the_program_that_loads_a_graph_scores_a_row(
     monkeypatch.chdir(folder)
     values: dict[str, Any] = {}
     exec(program, values)
-    row = {"user": "u1", "item": "i7", "tags": "a|c", "age": 31, "price": 9.5, "hour": 20}
-    (folder / "row.jsonl").write_text(json.dumps(row))
-    ran("score", "graph=runs/clicks/online", "input=row.jsonl", "to=scored.jsonl", cwd=folder)
-    scored = json.loads((folder / "scored.jsonl").read_text())
-    [prediction] = values["scores"]["predictions"].numpy().ravel()
-    assert scored["prediction"] == pytest.approx(prediction, abs=1e-6)
+    rows = [
+        {"user": "u1", "item": "i7", "tags": "a|c", "age": 31, "price": 9.5, "hour": 20},
+        {"user": "u2", "item": "i7", "tags": "", "age": None, "price": 9.5, "hour": 21},
+    ]
+    (folder / "two.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    ran("score", "graph=runs/clicks/online", "input=two.jsonl", "to=scored.jsonl", cwd=folder)
+    scored = map(json.loads, (folder / "scored.jsonl").read_text().splitlines())
+    predictions = values["scores"]["predictions"].numpy().tolist()
+    assert [line["prediction"] for line in scored] == pytest.approx(predictions, abs=1e-6)
 
 
 def test_every_command_of_the_readme_runs_and_prints_what_is_shown(tour: Any, folder: Path) -> None:

@@ -35,7 +35,7 @@ FIGURES = {
 }
 METRICS = ("auc", "ne", "copc")
 LINE = re.compile(r'(\w+)(\{run="(?:[^"\\]|\\.)*".*\}) (nan|-?inf|-?[\d.]+(?:e[-+]?\d+)?)')
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 24
 Samples = dict[tuple[str, str], float]
 
 
