@@ -139,7 +139,11 @@ OVERRIDES = {
     "+a=b": "no key 'a'. `tnctl train --help`",
     "+=b": "has no key",
     "~slots=x": "~slots takes no value",
-    "~data.train": "data.train is always there",
+    "~data.train": "data.train is always there; ~ takes away what you named, such as ~slots.NAME. "
+    "Give data.train=null",
+    "~data.split": "data.split is always there; ~ takes away what you named, such as ~slots.NAME. "
+    "Give its keys other values",
+    "data.split=null": "or its keys, such as data.split.",
     "~recipe=fm": "Could not delete 'recipe=fm'",
     "seed=é": "letters beyond a to z",
     "recipe=": "no recipe ''",

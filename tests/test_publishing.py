@@ -161,6 +161,8 @@ def test_the_command(ran, cli, steps, tmp_path):
         2,
         "tnctl publish: publish needs to=URL: the folder of all versions",
     )
+    done = cli("verify-serving", "graph=online", cwd=tmp_path)
+    assert done.code == 1 and done.last.endswith("Take a folder that its current.json names")
 
 
 # ---- Interruptions -----------------------------------------------------------------

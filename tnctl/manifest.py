@@ -17,6 +17,7 @@ from tnctl.documents import Count, DocumentError, RelativePath, Sha256
 from tnctl.errors import Failure, quoted
 
 NAME = "manifest.json"
+PUBLICATION = "current.json"  # what `tnctl publish` puts in force
 CHECKSUM = '  "sha256": "'
 READ_BYTES = 4 << 20
 
@@ -194,9 +195,11 @@ def read(folder: str, kind: type[Kind], name: str = NAME) -> Kind:
     """
     url = files.join(folder, name)
     if not files.exists(url):
+        published = files.exists(files.join(folder, PUBLICATION))
+        way = f"Take a folder that its {PUBLICATION} names" if published else "Check the URL"
         raise Failure(
             f"{folder} has no {name}{files.in_folder(folder)}, so it holds no complete "
-            f"{kind.FORMAT}. Check the URL"
+            f"{kind.FORMAT}. {way}"
         )
     return unsealed(files.read_bytes(url, most=limits.MANIFEST_BYTES), folder, url, kind)
 

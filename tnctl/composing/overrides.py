@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -157,11 +158,11 @@ def apply(override: Any, values: dict[str, Any]) -> None:
         )
         section[last] = _merged(section.get(last), value)
         return
+    way = "its keys other values" if is_dataclass(hint) else f"{key}=null or another value"
     hints = [hint, schema.hint_of(".".join(above)) if above else None]
     refuse_if(
         dict not in [get_origin(kind) for kind in hints],
-        f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give {key}=null "
-        "or another value",
+        f"{key} is always there; ~ takes away what you named, such as ~slots.NAME. Give {way}",
     )
     refuse_if(
         last not in section and get_origin(hint) is not dict,

@@ -169,13 +169,13 @@ def _explained(mistake: Any, key: str) -> UserError:
             f"{key or 'the conf'} has a name that is no text: {value}. YAML reads numbers, yes, no "
             "and null so. Write it in quotes"
         )
-    if value is None:
-        return UserError(
-            f"{key} needs a value, and null is none. Leave it out, or give one: {{}} for a section "
-            "with its defaults, '' for an empty text"
-        )
     keys = (known for known in keys_like(key) if known.startswith(f"{key}.".lstrip(".")))
     example = ("+" if key in branches() else "") + next(keys, f"{key}.NAME")
+    if value is None:
+        return UserError(
+            f"{key} needs a value, and null is none. Leave it out, or give one: '' for an empty "
+            f"text; for a section {{}}, or its keys, such as {example}=…"
+        )
     takes = TAKEN.get(kind.partition("_")[0], f"takes no value, its keys do, such as {example}=…")
     text = str(value)
     shown = f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"

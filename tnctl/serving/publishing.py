@@ -16,6 +16,7 @@ from tnctl import documents, files, limits, ownership
 from tnctl.checkpoint.chain import Checkpoint
 from tnctl.documents import Count, DocumentError, FolderName, Moment, Sha256
 from tnctl.errors import Failure, UserError, refuse_if
+from tnctl.manifest import PUBLICATION
 from tnctl.ownership import EMBEDDINGS, GRAPH
 from tnctl.progress import say
 from tnctl.schema import Conf
@@ -27,7 +28,6 @@ from tnctl.serving.rows.export_document import RowsManifest
 from tnctl.serving.rows.precision import Precision
 from tnctl.serving.verification import verify_artefacts
 
-NAME = "current.json"
 FORMATS = {"graph": GRAPH, "embeddings": EMBEDDINGS}
 FOLDER = re.compile(r"(graph|embeddings)-([0-9]{6,})")
 
@@ -92,7 +92,7 @@ def publish(
             kept = (version, *earlier)[:keep]
         if kept != earlier:
             text = json.dumps(documents.plain(Publication(versions=kept)), indent=2)
-            files.write_bytes(files.join(to, NAME), f"{text}\n".encode())
+            files.write_bytes(files.join(to, PUBLICATION), f"{text}\n".encode())
         remove_others(to, kept)
     already = " already" if kept[0] in earlier else ""
     say(f"version {kept[0].number} of {checkpoint.step_in_words} is in force in {to}{already}")
@@ -104,7 +104,7 @@ def published(to: str) -> tuple[Version, ...]:
 
     Raises Failure for a `current.json` that tnctl did not write.
     """
-    url = files.join(to, NAME)
+    url = files.join(to, PUBLICATION)
     if not files.exists(url):
         return ()
     try:
@@ -193,5 +193,7 @@ def remove_others(to: str, kept: tuple[Version, ...]) -> None:
             if content.foreign:
                 say(f"{content.folder} has files that tnctl did not write, and stays")
         part = files.PART_NAME.fullmatch(entry.name)
-        if entry.kind == "file" and part and part[1] == NAME:  # of a publication that was killed
+        if (
+            entry.kind == "file" and part and part[1] == PUBLICATION
+        ):  # of a publication that was killed
             files.remove_file(files.join(to, entry.name))
