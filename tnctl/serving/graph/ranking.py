@@ -26,7 +26,7 @@ from tnctl.serving.golden_checks import TOLERANCE, rank_deviation
 from tnctl.serving.graph.graph_document import (
     LENGTH,
     RANK,
-    Signatures,
+    GraphManifest,
 )
 from tnctl.serving.graph.inlined_graph import constants, needed, sliced, weights_of
 from tnctl.serving.graph.loaded_graph import (
@@ -301,9 +301,9 @@ def add_rank(
     packed: Collection[Input],
     by_slot: Collection[Input],
     users: Collection[str],
-    known: Signatures,
-) -> Signatures:
-    """Write the SavedModel in `folder` with signature `rank` into `to`; all its signatures.
+    description: GraphManifest,
+) -> GraphManifest:
+    """Write the SavedModel in `folder` with signature `rank` into `to`; its new description.
 
     `users` are the inputs of `by_slot` that have one row. The signature is left out where it does
     not give what packed gives, as of a recipe that mixes the rows of a batch.
@@ -348,4 +348,7 @@ def add_rank(
         say("no signature rank: the recipe mixes the rows of a batch")
         del signatures[RANK]
     save_module(module, to, signatures)
-    return replace(known, rank=tuple(users)) if RANK in signatures else known
+    if RANK not in signatures:
+        return description
+    known = replace(description.signatures, rank=tuple(users))
+    return replace(description, version=GraphManifest.VERSION, signatures=known)

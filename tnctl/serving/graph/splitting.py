@@ -225,12 +225,7 @@ def split(
             description = replace(describe(checkpoint, conf, part, head), frozen=frozen)
             if users := description.heads and users_of(conf, part.by_slot):
                 dense, local = local, str(Path(temporary, "ranking"))
-                signatures = add_rank(
-                    dense, local, part.packed, part.by_slot, users, description.signatures
-                )
-                if signatures.rank:
-                    version = GraphManifest.VERSION
-                    description = replace(description, version=version, signatures=signatures)
+                description = add_rank(dense, local, part.packed, part.by_slot, users, description)
             if inside is not None:
                 dense, local = local, str(Path(temporary, "with_rows"))
                 description, golden_of_inside = add_rows(
