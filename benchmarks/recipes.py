@@ -291,20 +291,8 @@ def trained_area(conf: Conf) -> float:
 
 
 def compare_areas(names: Sequence[str], rows: int, seed: int) -> None:
-    table = [
-        [
-            "",
-            "set",
-            "epochs",
-            "tnctl",
-            "by hand",
-            "difference",
-            "DeepFM",
-            "over it",
-            "best",
-            "wanted",
-        ]
-    ]
+    heading_of_figures = ["tnctl", "by hand", "difference", "DeepFM", "over it", "best", "wanted"]
+    table = [["", "set", "epochs", *heading_of_figures]]
     of_set: dict[tuple[str, int], tuple[Path, Rows, Rows, float]] = {}
     for name in names:
         case = CASES[name]

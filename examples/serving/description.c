@@ -239,8 +239,9 @@ static int describe_signatures(description *out, const json_value *signatures, c
     return 1;
 }
 
-/* Which columns of packed signature rank takes of the user, and which of each item: those of the
- * inputs of by_slot, and `linear`. Older versions have another signature, which is not used. */
+/* The columns of packed that signature rank takes, the user's once and the others of each item:
+ * those that by_slot has, and `linear`. Before RANK_VERSION rank had other inputs; it is not used.
+ */
 static int describe_rank(description *out, const json_value *signatures, uint32_t version,
                          char *error) {
     const json_value *by_slot = list_of(signatures, "by_slot");

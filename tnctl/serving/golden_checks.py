@@ -202,7 +202,7 @@ def write_golden(
 def deviations_of(golden: GoldenFile, graph: LoadedGraph) -> dict[str, float]:
     """By signature, how far its outputs for golden inputs are from the golden outputs.
 
-    Those of `rank` from the outputs of `packed`, for the user of the first row.
+    Signature `rank` is compared with `packed`, for the user of the first row.
     """
     inputs = golden.inputs(graph.description)
     deviations = {
@@ -234,7 +234,8 @@ def rank_deviation(
 ) -> float:
     """How far signature `rank` is from `packed`, of the first row's user and all rows' items.
 
-    `run` computes a signature, `inputs` [n, columns] are of packed, `sides` those of rank.
+    `run` computes a signature, `inputs` [n, columns] are the inputs of packed, by name; `sides`
+    describe the inputs of rank.
     """
     of_rank = {side.name: side.of(inputs) for side in sides}
     repeated = {name: array.copy() for name, array in inputs.items()}

@@ -193,7 +193,6 @@ def remove_others(to: str, kept: tuple[Version, ...]) -> None:
             if content.foreign:
                 say(f"{content.folder} has files that tnctl did not write, and stays")
         part = files.PART_NAME.fullmatch(entry.name)
-        if (
-            entry.kind == "file" and part and part[1] == PUBLICATION
-        ):  # of a publication that was killed
+        # A publication that was killed leaves a part of it.
+        if entry.kind == "file" and part and part[1] == PUBLICATION:
             files.remove_file(files.join(to, entry.name))

@@ -1,12 +1,12 @@
 """Signature `rank` of a split graph: one user and N items.
 
-The operations of signature `packed` are made again. Each of its inputs is two: `x_user`, the
-columns of the user's inputs of `by_slot` side by side, of one row, and `x`, those of the items', of
-N rows; one without columns is left out. A tensor that depends on the user's inputs
-alone has one row, which is repeated where it meets the items. A product of a matrix with columns of
-both is the sum of two products: of the user's columns, once, and of the items'. So is a sum over
-columns or fields of both, such as those of a factorization machine. All else is computed of every
-item.
+The operations of signature `packed` are made again. Each of its inputs, such as `x`, becomes two:
+`x_user` [1, columns] has the columns of the user's inputs of `by_slot`, and `x` [N, columns] those
+of the items' inputs. An input without columns is left out. A tensor that depends on the user's
+inputs alone has one row, which is repeated where it meets the items. A product of a matrix with
+columns of both is the sum of two products: of the user's columns, once, and of the items'. So is a
+sum over columns or fields of both, such as those of a factorization machine. All else is computed
+for every item.
 """
 
 from collections import Counter
@@ -198,7 +198,10 @@ class RankedGraph:
                     Part(part.of_user, tf.reshape(part.tensor, [-1, part.columns // width, width]))
                     for part in parts
                 ]
-        return [Part(bool(self._side(reference)), self._tensors[reference])]
+        return [self._part(reference)]
+
+    def _part(self, reference: str) -> Part:
+        return Part(bool(self._side(reference)), self._tensors[reference])
 
     def _parts(self, reference: str) -> list[Part]:
         """The columns of a tensor, side by side."""
@@ -217,7 +220,7 @@ class RankedGraph:
                     Part(part.of_user, tf.reshape(part.tensor, [-1, part.columns]))
                     for part in self._parts(inputs[0])
                 ]
-        return [Part(bool(self._side(reference)), self._tensors[reference])]
+        return [self._part(reference)]
 
     def _columns_read(self, node: Any) -> range | None:
         """The columns of [rows, columns] that a StridedSlice returns; None: it does more."""
