@@ -143,7 +143,8 @@ OVERRIDES = {
     "Give data.train=null",
     "~data.split": "data.split is always there; ~ takes away what you named, such as ~slots.NAME. "
     "Give its keys other values",
-    "data.split=null": "or its keys, such as data.split.",
+    "data.split=null": "or give {}, or its keys, such as data.split.",
+    "seed=null": "seed needs a value, and null is none. Leave it out, or give one",
     "~recipe=fm": "Could not delete 'recipe=fm'",
     "seed=é": "letters beyond a to z",
     "recipe=": "no recipe ''",
@@ -178,6 +179,12 @@ def test_a_file_of_another_name(cli, tmp_path, name):
     (tmp_path / name).write_text(CONF)
     done = cli("train", f"conf={name}", cwd=tmp_path)
     assert done.code == 2 and f"Rename {name}" in done.line
+
+
+def test_a_file_beside_that_is_meant(cli, tmp_path):
+    (tmp_path / "own.yaml").write_text(CONF)
+    done = cli("train", "conf=own.yml", cwd=tmp_path)
+    assert done.code == 2 and "Did you mean 'own.yaml'?" in done.line
 
 
 def test_a_conf_at_the_limit_of_bytes_and_one_beyond(tmp_path, cli):

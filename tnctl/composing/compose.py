@@ -52,9 +52,10 @@ def conf_file(name: str) -> Path:
         return shipped.folder("conf") / f"{name}.yaml"
     path = Path(name).resolve()
     if not path.is_file():
+        beside = [str(Path(name).with_name(other.name)) for other in path.parent.glob("*.yaml")]
         raise UserError(
             f"no conf file {name}{'' if Path(name).is_absolute() else f' in {Path.cwd()}'}. Check "
-            f"the path, or take a shipped one. {choose_conf('')}"
+            f"the path, or take a shipped one. {did_you_mean(name, [*beside, *shipped.confs()])}"
         )
     refuse_if(
         path.suffix == ".yml" or path.stem == "schema",

@@ -171,12 +171,12 @@ def _explained(mistake: Any, key: str) -> UserError:
         )
     keys = (known for known in keys_like(key) if known.startswith(f"{key}.".lstrip(".")))
     example = ("+" if key in branches() else "") + next(keys, f"{key}.NAME")
+    kind = kind.partition("_")[0]
     if value is None:
-        return UserError(
-            f"{key} needs a value, and null is none. Leave it out, or give one: '' for an empty "
-            f"text; for a section {{}}, or its keys, such as {example}=…"
-        )
-    takes = TAKEN.get(kind.partition("_")[0], f"takes no value, its keys do, such as {example}=…")
+        gives = "one" if kind in TAKEN else f"{{}}, or its keys, such as {example}=…"
+        gives += ": '' for an empty text" if kind == "string" else ""
+        return UserError(f"{key} needs a value, and null is none. Leave it out, or give {gives}")
+    takes = TAKEN.get(kind, f"takes no value, its keys do, such as {example}=…")
     text = str(value)
     shown = f"{text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
     return UserError(f"{key or 'the conf'} {takes}. Received: {key}={shown}")

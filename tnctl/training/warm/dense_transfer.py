@@ -188,7 +188,7 @@ class PlaceMapping:
         """
         if self._same_inputs:
             if shape != old_shape:
-                raise self._unknown(name, shape, old_shape)
+                raise self._other_units(name, shape, old_shape)
             both = [np.arange(length) for length in shape]
             return both, both
         # A manifest may have variables of other shapes than its conf makes.
@@ -205,7 +205,7 @@ class PlaceMapping:
                 if None in places:
                     raise self._unknown(name, shape, old_shape, f": {side.undeclared(name)}")
             if units_of(new) != units_of(old):
-                raise self._unknown(name, shape, old_shape)
+                raise self._other_units(name, shape, old_shape)
             where = {place: position for position, place in enumerate(counted(old))}
             pairs = [(k, where[place]) for k, place in enumerate(counted(new)) if place in where]
             self._refuse_lost(name, [*new, *old], [new[k] for k, _ in pairs])
@@ -223,6 +223,12 @@ class PlaceMapping:
                     f"would lose what was learned of {' and '.join(inputs)}. Give the recipe its "
                     f"inputs in the roles that they had, {FRESH}"
                 )
+
+    def _other_units(self, name: str, shape: Any, old_shape: Any) -> UserError:
+        return UserError(
+            f"dense weights {name} are {list(shape)} here and were {list(old_shape)} in "
+            f"{self._source}, of other units. Keep the settings of the recipe as they were, {FRESH}"
+        )
 
     def _unknown(self, name: str, shape: Any, old_shape: Any, reason: str = "") -> UserError:
         return UserError(
