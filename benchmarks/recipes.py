@@ -57,7 +57,7 @@ BATCH = 512
 # normalise vectors.
 WIDTH = 8
 STEP_BATCH = 1024
-ROWS_RATE, DENSE_RATE = 0.1, 0.003
+RATES = (0.1, 0.003)  # of rows and of dense weights
 ACCUMULATOR, EPSILON = 1e-6, 1e-8
 POSITION_DROPOUT = 0.1
 SCORED = 8192  # rows at a time
@@ -79,6 +79,7 @@ class Case:
     needed: dict[str, Any] = field(default_factory=dict)  # beside default settings
     labels: int = 1
     epochs: int = 2
+    rates: tuple[float, float] = RATES
 
 
 CASES = {
@@ -91,7 +92,9 @@ CASES = {
     "gdcn": Case("gdcn", "triples", TOWER),
     "fcn": Case("fcn", "triples", {}),
     "wukong": Case(
-        "wukong", "triples", {"depth": 2, "products": 16, "compressed": 16, **TOWER}
+        "wukong", "triples",
+        {"depth": 2, "products": 16, "compressed": 16, "rank": 16, "fm_hidden": [128], **TOWER},
+        epochs=8, rates=(0.02, 0.002),
     ),
     "autoint": Case("autoint", "selected", {"attention": [16, 16], **TOWER}),
     "masknet, serial": Case("masknet", "masked", {"hidden": [64, 64]}),
@@ -125,6 +128,7 @@ def conf_of(
     labels: Sequence[str],
     seed: int,
     position: bool = True,
+    rates: tuple[float, float] = RATES,
     **more: Any,
 ) -> Conf:
     """The conf of a recipe with settings on folder/train.parquet and test.parquet."""
@@ -138,7 +142,7 @@ def conf_of(
     if position := position and rows.position is not None:
         slots[POSITION] = {"ids": "integer"}
     of_rows = {
-        "name": "adagrad_coordinate", "learning_rate": ROWS_RATE,
+        "name": "adagrad_coordinate", "learning_rate": rates[0],
         "initial_accumulator": ACCUMULATOR, "epsilon": EPSILON,
     }  # fmt: skip
     given = {
@@ -154,7 +158,7 @@ def conf_of(
         "embedding": {"width": WIDTH},
         "optimizer": {
             "linear": of_rows, "embedding": of_rows,
-            "dense": {"name": "adam", "learning_rate": DENSE_RATE},
+            "dense": {"name": "adam", "learning_rate": rates[1]},
         },
         "evaluation": {"ablate": False},
         "output": str(folder / "run"),
@@ -175,13 +179,13 @@ class ByHand:
         self.sizes += [] if rows.history is None else [rows.history.shape[1]]
         self.sizes += [] if rows.position is None else [1]
         self.linear, self.width = conf.embedding.linear, conf.embedding.width
-        self.train = conf.train
+        self.train, self.rows_rate = conf.train, conf.optimizer.embedding.learning_rate
         self.model = self._model(rows, conf)
         ids = int(arrays(rows)[0].max()) + 1
         weights = [tf.random.normal([ids, self.width], 0, 0.01), tf.zeros([ids, int(self.linear)])]
         self.table = tf.Variable(tf.concat(weights, axis=1))
         self.accumulator = tf.Variable(tf.fill(self.table.shape, ACCUMULATOR))
-        self.adam = keras.optimizers.Adam(DENSE_RATE)
+        self.adam = keras.optimizers.Adam(conf.optimizer.dense.learning_rate)
         self.adam.build(self.model.trainable_variables)
         self.step = tf.function(self._step, autograph=False)
         self.served = tf.function(self._served, autograph=False, reduce_retracing=True)
@@ -241,7 +245,7 @@ class ByHand:
         tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=self.table.handle,
             accum=self.accumulator.handle,
-            lr=ROWS_RATE,
+            lr=self.rows_rate,
             epsilon=EPSILON,
             grad=tf.math.unsorted_segment_sum(of_rows, places, tf.size(unique)),
             indices=unique,
@@ -293,10 +297,11 @@ def trained_area(conf: Conf) -> float:
 def compare_areas(names: Sequence[str], rows: int, seed: int) -> None:
     heading_of_figures = ["tnctl", "by hand", "difference", "DeepFM", "over it", "best", "wanted"]
     table = [["", "set", "epochs", *heading_of_figures]]
-    of_set: dict[tuple[str, int], tuple[Path, Rows, Rows, float]] = {}
+    of_set: dict[Any, tuple[Path, Rows, Rows, float]] = {}
     for name in names:
         case = CASES[name]
-        data, of_train = (case.data, case.epochs), {"batch_size": BATCH, "epochs": case.epochs}
+        of_train = {"batch_size": BATCH, "epochs": case.epochs}
+        data = case.data, case.epochs, case.rates
         if data not in of_set:
             folder = OUTPUT / case.data
             folder.mkdir(parents=True, exist_ok=True)
@@ -305,13 +310,14 @@ def compare_areas(names: Sequence[str], rows: int, seed: int) -> None:
             recipe_sets.write(test, folder / "test.parquet")
             deepfm = {"name": "deepfm", **TOWER}
             confs = [
-                conf_of(folder, train, deepfm, [label], seed, False, train=of_train)
+                conf_of(folder, train, deepfm, [label], seed, False, case.rates, train=of_train)
                 for label in train.labels
             ]
             of_set = {data: (folder, train, test, statistics.mean(map(trained_area, confs)))}
         folder, train, test, base = of_set[data]
         recipe = {"name": case.recipe, **case.settings}
-        conf = conf_of(folder, train, recipe, list(train.labels), seed, train=of_train)
+        labels = list(train.labels)
+        conf = conf_of(folder, train, recipe, labels, seed, rates=case.rates, train=of_train)
         area, by_hand = trained_area(conf), ByHand(train, conf).area(train, test)
         good = abs(area - by_hand) <= WITHIN and area > base
         difference, gain = (f"{area - other:+.4f}" for other in (by_hand, base))
