@@ -136,16 +136,16 @@ def following(conf, workers, transport=None, members=None):
     threads = [threading.Thread(target=follow, args=[each], daemon=True) for each in members]
     for thread in threads:
         thread.start()
-    try:
-        with mock.patch.object(worker, "build", build):
+    with mock.patch.object(worker, "build", build):  # for as long as there are threads
+        try:
             yield nodes[0], errors
             ClusterProcesses(nodes[0]).end()
-    except BaseException as error:
-        nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
-        raise
-    finally:
-        nodes[0].fail(Failure("the run has ended"))  # for those that still wait
-        for thread in threads:
-            thread.join(5)
-        if transport is not None:
-            transport.close()
+        except BaseException as error:
+            nodes[0].fail(Failure(f"worker 0 has ended: {error}"))  # as the end of its process does
+            raise
+        finally:
+            nodes[0].fail(Failure("the run has ended"))  # for those that still wait
+            for thread in threads:
+                thread.join(5)
+            if transport is not None:
+                transport.close()

@@ -205,10 +205,10 @@ def one_server():
 
 @pytest.fixture
 def _short_locks(monkeypatch):
-    """A writer that was killed keeps the next one out for a second, and not for ten."""
+    """A writer that was killed keeps the next one out for three seconds, and not for ten."""
     from tnctl.serving.rows import redis_session
 
-    monkeypatch.setattr(redis_session, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(redis_session, "LOCK_SECONDS", 3.0)
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ class Server:
              *self.options],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        for _ in range(500):
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
             with self.client() as client:
                 try:
                     client.ping()
@@ -63,7 +64,7 @@ class Server:
 
     @property
     def url(self):
-        return f"unix://{self.socket}?socket_timeout=5"
+        return f"unix://{self.socket}?socket_timeout=30"
 
     def client(self):
         return redis.Redis(

@@ -54,11 +54,13 @@ def started(name, folder):
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command_of(name, port, folder / "data"), stdout=log, stderr=log)
         try:
-            for _ in range(600):
+            for _ in range(2400):
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                     break
                 assert process.poll() is None
                 time.sleep(0.05)
+            else:
+                raise AssertionError(f"{name} does not listen")
             yield port
         finally:
             process.kill()

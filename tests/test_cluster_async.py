@@ -1,5 +1,6 @@
 """Asynchronous training of several workers, in one process."""
 
+import itertools
 import math
 import os
 import signal
@@ -129,16 +130,24 @@ def test_a_request_to_stop_saves_while_a_worker_reads_nothing(parts, monkeypatch
     overrides = ["data.train=part-*.csv", "train.batch_size=64"]
     conf = async_conf(parts, monkeypatch, *overrides, staleness=staleness)
     read, is_free = share.training_batches, threading.Event()
+    trained, numbers = Share.train, itertools.count(1)
 
     def hangs(conf, features, passes, remainders, skipped):
         for number, batch in enumerate(read(conf, features, passes, remainders, skipped)):
             if number == 3 and not isinstance(remainders, Leases):
-                threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
                 assert is_free.wait(60)
             yield batch
 
+    def train_and_stop(share, rate_factor):
+        has_trained = trained(share, rate_factor)
+        # Before rank 0 has trained there is nothing to save.
+        if has_trained and share.node.rank == 0 and next(numbers) == 3:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return has_trained
+
     with monkeypatch.context() as patch:
         patch.setattr(share, "training_batches", hangs)
+        patch.setattr(Share, "train", train_and_stop)
         with pytest.raises(Stopped, match="is saved"):
             cluster_in_one_process.train_together(conf, 2)
         assert not is_free.is_set()
@@ -151,7 +160,7 @@ def test_a_request_to_stop_saves_while_a_worker_reads_nothing(parts, monkeypatch
 def test_checkpoints_have_the_life_of_rows_of_all_owners(parts, monkeypatch, servers):
     """Deltas between pushes, evictions, and a worker that is held: what is saved is what is."""
     seen = Seen(monkeypatch)
-    slow(monkeypatch, 1, 0.05)
+    slow(monkeypatch, 1, 0.15)
     conf = async_conf(parts, monkeypatch, *LIFE, "data.train=part-*.csv", "train.batch_size=64",
                       staleness=3, servers=servers)  # fmt: skip
     report, errors = cluster_in_one_process.train_together(conf, 3)

@@ -188,10 +188,10 @@ def test_a_worker_waits_for_the_address_of_the_process_before_it(placed, capfd):
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
         listening.listen()
-        threading.Timer(0.7, listening.close).start()
         started = time.monotonic()
+        threading.Timer(3.0, listening.close).start()
         assert make(0)._endpoint.port == port
-        assert time.monotonic() - started > 0.5
+        assert time.monotonic() - started > 2.5
     # Beside lines of gRPC, which processes of tnctl have switched off.
     said = [line for line in capfd.readouterr().err.splitlines() if "worker 0: " in line]
     assert len(said) == 1 and "another process may do so. Waiting up to 120 s for it" in said[0]
@@ -237,7 +237,7 @@ def test_a_worker_that_cannot_join_says_why(workspace, monkeypatch, capfd):
     finally:
         worker._endpoint.close()
     waiting = [line for line in capfd.readouterr().err.splitlines() if "Waiting" in line]
-    assert len(waiting) == 2  # after 5 s, and after 10
+    assert 1 <= len(waiting) <= 3  # after 5 s and after 10, later where a look at the time is late
     for line in waiting:
         assert line.startswith("worker 1: 1 of 2 workers did not join so far: worker 0 at 127.0.0")
         assert "Waiting up to 25 s for it (cluster.patience), of which " in line

@@ -55,8 +55,8 @@ class SlowTransport(Transport):
 
 
 @pytest.fixture
-def last_figures(parts, monkeypatch):
-    """Trains with two workers over a transport; their figures in the last line of log.jsonl."""
+def figures(parts, monkeypatch):
+    """Trains with two workers over a transport; their figures in each line of steps."""
     monkeypatch.setattr(node, "LEAST_TIMED", 0)
 
     def train(transport, *overrides):
@@ -66,7 +66,7 @@ def last_figures(parts, monkeypatch):
         _, errors = cluster_in_one_process.train_together(conf, 2, transport, golden=0)
         assert not errors
         lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
-        return [line["timing"]["workers"] for line in lines if line["event"] == "step"][-1]
+        return [line["timing"]["workers"] for line in lines if line["event"] == "step"]
 
     return train
 
@@ -75,22 +75,28 @@ RATE = 400_000  # bytes per second: a step of the small conf takes some 30 ms
 
 
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.long)])
-def test_a_slow_network_is_measured(last_figures, mode):
+def test_a_slow_network_is_measured(figures, mode):
     overrides = ["cluster=local", "cluster.workers=2", f"cluster.mode={mode}"]
-    workers = last_figures(SlowTransport(RATE), *overrides, "cluster.warmup_batches=0")
-    for worker in workers:
-        assert worker["network_seconds"] > 0.3 * worker["exchange_seconds"]
+    lines = figures(SlowTransport(RATE), *overrides, "cluster.warmup_batches=0")
+
+    def fits(worker):
+        seconds = worker["network_seconds"]
         # Less on a loaded machine, whose threads wake up late; 8 times more if these were bits.
-        assert 0.2 * RATE < worker["received_bytes"] / worker["network_seconds"] < 1.5 * RATE
+        is_the_rate = 0.2 * RATE * seconds < worker["received_bytes"] < 1.5 * RATE * seconds
+        return is_the_rate and seconds > 0.3 * worker["exchange_seconds"]
+
+    # A machine that stands still spoils the line of that time only.
+    for of_worker in zip(*lines, strict=True):
+        assert any(map(fits, of_worker)), of_worker
 
 
-def test_owners_that_are_slow_are_not_the_network(last_figures, monkeypatch):
+def test_owners_that_are_slow_are_not_the_network(figures, monkeypatch):
     exchange = Owner.exchange
 
     def slowly(self, *arguments):
-        time.sleep(0.02)
+        time.sleep(0.05)
         return exchange(self, *arguments)
 
     monkeypatch.setattr(Owner, "exchange", slowly)
-    workers = last_figures(SlowTransport(1e9))
-    assert 0 < workers[0]["network_seconds"] < 0.2
+    worker = figures(SlowTransport(1e9))[-1][0]
+    assert 0 < worker["network_seconds"] < 0.5 * worker["exchange_seconds"]

@@ -115,9 +115,9 @@ def test_calls_pass_encrypted_connections(make, given):
 def test_a_connection_that_tls_refuses_says_why(make, accepting, dialing, reason):
     accepts, dials = make(0, **accepting), make(1, **dialing)
     dials.connect(0, accepts.address)
-    cluster_commands.until(lambda: dials.endpoint.attempts.reason(0), SECONDS)
-    assert reason in dials.endpoint.attempts.reason(0)
-    assert dials.endpoint.attempts.mistakes(SECONDS) == {0: dials.endpoint.attempts.reason(0)}
+    # An attempt that a busy machine has cut may have another reason, and be no mistake.
+    attempts = dials.endpoint.attempts
+    cluster_commands.until(lambda: reason in attempts.mistakes(SECONDS).get(0, ""), SECONDS)
     assert not accepts.events and not dials.events
 
 

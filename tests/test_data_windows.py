@@ -288,12 +288,13 @@ def test_read_ahead_stays_within_its_depth_and_closes_the_iterator():
 
 
 def test_a_forgotten_read_ahead_ends_its_thread():
-    threads = threading.active_count()
     ahead = ReadAhead(iter(range(10**9)), depth=1)
+    thread = ahead._finalizer.peek()[2][1]
     next(ahead)
+    assert thread.is_alive()
     del ahead
     gc.collect()
-    assert threading.active_count() == threads
+    assert not thread.is_alive()
 
 
 def test_the_interpreter_exits_with_a_reader_running():

@@ -219,7 +219,7 @@ def test_worker_0_waits_for_the_end_of_the_process_before_it(folder, monkeypatch
             "is working in run. Wait for it, or choose another output. Waiting up to 1.5 s" in said
         )
         threading.Timer(0.7, stack.close).start()
-        cluster = schema.Cluster(start="env", workers=2, patience=1.5)
+        cluster = schema.Cluster(start="env", workers=2, patience=60)
         with run.logs_of("run", cluster, environment.place(os.environ), overwrite=False):
             assert (folder / "run/workers/rank-1.log").exists()
 

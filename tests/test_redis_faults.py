@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from cluster_commands import until
 from redis_servers import (
     applied,
     as_dict,
@@ -36,7 +37,7 @@ def fails(server, selected, match, url=None, step=8):
     began = time.monotonic()
     with pytest.raises(Failure, match=match) as failed:
         redis_export.write(selected, content_of(selected, step), url or server.url)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
     assert "\n" not in str(failed.value) and "secret" not in str(failed.value)
     return str(failed.value)
 
@@ -73,7 +74,9 @@ def test_a_server_that_is_killed_in_the_middle(own_server, event, durable):
     server = own_server(*(("--appendonly", "yes") if durable else ()))
     old, new = made(2000), made(9000, seed=1)
     export(server, old)
-    time.sleep(1.1 if durable else 0)  # appendfsync everysec
+    if durable:
+        with server.client() as client:
+            until(lambda: client.info("persistence")["aof_buffer_length"] == 0)
     new.meanwhile = at_part(5, getattr(server, event))
     fails(server, new, "does not answer, or was lost on the way")
     if event == "kill":
@@ -168,6 +171,7 @@ def test_a_server_that_hangs(own_server):
     new = made(9000, seed=1)
     new.meanwhile = at_part(3, lambda: server.process.send_signal(signal.SIGSTOP))
     fails(server, new, "does not answer, .*Timeout", f"unix://{server.socket}?socket_timeout=0.5")
+    new.meanwhile = None  # on a slow machine it may not have come to that part
     server.process.send_signal(signal.SIGCONT)
     export(server, new, 8, grace=0)
     assert holds(server, new)

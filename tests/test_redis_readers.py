@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from cluster_commands import until as wait_until
 from redis_servers import Server, export, made, needs_redis_server
 from test_redis import DOCUMENT
 
@@ -26,7 +27,8 @@ exec(sys.stdin.read())
 last, lookups, versions = 0.0, 0, set()
 while client.get("tnctl:current") is None:
     pass
-while not os.path.exists(socket + ".end"):
+# The first version that it saw is not the last one.
+while len(versions) < 2 or not os.path.exists(socket + ".end"):
     ids = reader.sample(range(COMMON), 50) + [COMMON + reader.randrange(500)]
     *found, extra = rows("user", ids)
     assert all(found), "a row is missing"
@@ -37,6 +39,8 @@ while not os.path.exists(socket + ".end"):
     last = struct.unpack("<9f", found[0])[0]
     versions.add(last)
     lookups += 1
+    if lookups == 1:
+        open(f"{socket}.{sys.argv[2]}", "w").close()
 print(lookups, len(versions))
 """
 
@@ -65,9 +69,15 @@ def test_no_reader_sees_a_mixture_or_misses_a_row(grace, seconds):
             readers[-1].stdin.close()
             readers[-1].stdin = None
         export(server, made(COMMON, value=1), step=1, grace=grace)
-        time.sleep(1)  # readers begin
-        until, version = time.monotonic() + seconds, 1
-        while time.monotonic() < until:
+        begun = [server.folder / f"s.{number}" for number in range(READERS)]
+        wait_until(
+            lambda: (
+                all(path.exists() for path in begun)
+                or any(reader.poll() is not None for reader in readers)
+            )
+        )
+        ends, version = time.monotonic() + seconds, 1
+        while time.monotonic() < ends or version <= seconds:
             version += 1
             rows = COMMON + numbers.randrange(500)  # the number of buckets changes too
             export(server, made(rows, value=version), step=version, grace=grace)

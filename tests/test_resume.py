@@ -588,13 +588,13 @@ def test_a_signal_while_waiting_for_data_saves(usual, workspace, cli, monkeypatc
     def hangs(*arguments, **named):
         for number, batch in enumerate(whole(*arguments, **named)):
             if number == 4:
-                threading.Timer(0.5, terminate).start()
                 threading.Thread(target=look).start()
                 gone.wait(60)
             yield batch
 
     with monkeypatch.context() as patch:
         patch.setattr(workers, "training_batches", hangs)
+        stop_at(patch, 4, lambda: threading.Timer(0.5, terminate).start())
         done = train(cli, workspace, *USUAL, expected=143)
     assert "stopped after step 4: run/checkpoints/step-0000000004 is saved" in done.last
     # To leave is to wait for what is being read; to save is not.

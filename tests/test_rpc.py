@@ -52,9 +52,10 @@ class Worker:
             raise MessageError("the body is wrong")
         with self.changed:
             self.bodies.append(body)
+            held = self.held  # which the test may change once it sees the event
         self.add(("called", peer, envelope and envelope.number))
-        reply = Future() if self.held is None else self.held
-        if self.held is None:
+        reply = Future() if held is None else held
+        if held is None:
             reply.set_result(body)
         return reply
 
@@ -190,7 +191,9 @@ def test_a_held_call_is_made_again_and_leaves_nothing_behind(make, monkeypatch, 
     """There is room for one call, what watches, and one more: those that broke must be over."""
     monkeypatch.setattr(rpc, "CALLS_PER_PEER", 0)
     monkeypatch.setattr(rpc, "STRANGERS", 3)
-    caller, answers = make(0, timeout=2), make(1, timeout=2)
+    # Pings are answered late on a busy machine, and are to notice the silence only.
+    seconds = 20 if how == "closed" else 5
+    caller, answers = make(0, timeout=seconds), make(1, timeout=seconds)
     proxy, answers.held = Proxy(answers.endpoint.port), Future()
     caller.connect(1, proxy.address)
     caller.until_event("connected", "process 1")
@@ -202,7 +205,7 @@ def test_a_held_call_is_made_again_and_leaves_nothing_behind(make, monkeypatch, 
         broken = time.monotonic()
         proxy.close_all() if how == "closed" else proxy.flows.clear()
         caller.until_event("lost", 1)
-        assert time.monotonic() - broken < (0.5 if how == "closed" else 2)
+        assert how == "silent" or time.monotonic() - broken < 5
         proxy.flows.set()
         caller.until_event("again", "process 1")
     until(lambda: len(answers.bodies) == 3)
@@ -264,7 +267,7 @@ def test_closing_ends_all_threads(make):
         for worker in (answers, caller):
             worker.endpoint.close()
         until(lambda: set(threading.enumerate()) <= threads)
-        assert time.monotonic() - started < 2 and not reply.done()
+        assert time.monotonic() - started < 15 and not reply.done()
 
 
 def test_a_process_that_ends_says_so(pair):
@@ -311,16 +314,16 @@ def test_strangers_are_refused_and_counted(make):
     assert TOKEN not in repr(accepts.events) + repr(accepts.endpoint)
 
 
-def until_failed(worker, peer):
-    until(lambda: worker.endpoint.attempts.reason(peer) is not None)
-    return worker.endpoint.attempts.reason(peer)
+def until_failed(worker, peer, words=""):
+    reason = worker.endpoint.attempts.reason
+    until(lambda: reason(peer) is not None and reason(peer).startswith(words))
 
 
 def test_a_worker_with_another_token_is_not_connected(make):
     accepts, dials = make(0), make(1, token="another")
     dials.connect(0, accepts.address)
     accepts.until_event("stranger")
-    assert until_failed(dials, 0).startswith("it refuses the token of this worker")
+    until_failed(dials, 0, "it refuses the token of this worker")
     # It may be a process of an earlier run, which ends.
     assert dials.endpoint.attempts.mistakes(SECONDS) == {}
     assert dials.endpoint.attempts.mistakes(0.0) == {0: dials.endpoint.attempts.reason(0)}
@@ -360,7 +363,8 @@ def test_what_closes_all_connections_may_yet_begin(make):
         threading.Thread(target=close_all, args=[server], daemon=True).start()
         assert not attempts.speaks_tls(address)
         dials.connect(0, address)
-        assert until_failed(dials, 0) and dials.endpoint.attempts.mistakes(0.0) == {}
+        until_failed(dials, 0)
+        assert dials.endpoint.attempts.mistakes(0.0) == {}
         server.shutdown(socket.SHUT_RDWR)
     assert not attempts.speaks_tls(address)  # nobody listens
     assert not attempts.speaks_tls(make(0).address)
@@ -428,24 +432,25 @@ def peer_of(worker, timeout):
 @pytest.mark.alone
 def test_a_connection_ends_with_a_peer_that_is_stopped_not_with_one_that_is_busy(make):
     """Threads of gRPC answer pings while the interpreter waits."""
-    worker = make(0, timeout=2)
-    with peer_of(worker, 2) as peer:
-        assert worker.call(1, b"2500000").result(SECONDS).body == b"done"
+    worker = make(0, timeout=8)
+    with peer_of(worker, 8) as peer:
+        # Longer than pings wait for an answer: 0.4 of the timeout.
+        assert worker.call(1, b"5000000").result(SECONDS).body == b"done"
         assert worker.events == [("connected", "process 1")]
         peer.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         worker.until_event("lost", 1)
-        assert time.monotonic() - stopped < 2  # 0.4 of the timeout, and a busy machine
+        assert time.monotonic() - stopped < 8  # 3.2 s, and a busy machine
         peer.send_signal(signal.SIGCONT)
         worker.until_event("again", "process 1")
 
 
 @pytest.mark.alone
 def test_a_killed_peer_is_noticed_at_once(make):
-    worker = make(0)
-    with peer_of(worker, 5) as peer:
+    worker = make(0, timeout=60)  # pings would take 24 s
+    with peer_of(worker, 60) as peer:
         worker.call(1, b"0").result(SECONDS)
         killed = time.monotonic()
         peer.kill()
         worker.until_event("lost", 1)
-        assert time.monotonic() - killed < 1
+        assert time.monotonic() - killed < 10

@@ -153,17 +153,22 @@ def test_a_search_killed_at_any_moment_goes_on(conf, tmp_path, unkilled, monkeyp
 
 def test_several_commands_share_the_trials_of_a_search(conf, tmp_path, monkeypatch):
     world = World(conf, tmp_path / "shared", trials=16, prune=False)
-    world.seconds, results = 0.02, []
-    commands = [
-        threading.Thread(target=lambda: results.append(world.search(monkeypatch))) for _ in range(3)
-    ]
+    world.seconds, begun, run_trial = 0.02, threading.Barrier(3), world.run_trial
+
+    def run_together(*arguments):
+        if threading.get_ident() not in world.by_thread:
+            begun.wait(60)  # each command has a trial before any goes on
+        return run_trial(*arguments)
+
+    world.run_trial = run_together
+    commands = [threading.Thread(target=world.search, args=[monkeypatch]) for _ in range(3)]
     for command in commands:
         command.start()
     for command in commands:
         command.join()
     assert sorted(world.trained) == list(range(16))
     assert len(world.by_thread) == 3 and all(world.by_thread.values())
-    result, code = results[-1]
+    result, code = world.search(monkeypatch)
     assert code == 0 and not result.under_way and result.best is not None
     drawn = [tuple(trial.params.values()) for trial in result.trials]
     assert len(set(drawn)) == 16  # no command draws the values of another

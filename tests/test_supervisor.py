@@ -312,7 +312,7 @@ def test_a_second_signal_ends_all(tmp_path, monkeypatch):
     def stop():
         until((tmp_path / "ready").exists)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
+        until(lambda: run.supervisor._signals)
         os.kill(os.getpid(), signal.SIGTERM)
 
     later(stop)
@@ -350,8 +350,8 @@ def test_a_worker_that_is_stopped_too_long_is_lost(tmp_path, capfd, workers):
     assert run() == 0
     stopping.join()
     assert run.generations() == 2 and run.all_ended()
-    assert 0.7 <= times[1] - times[0] < 3
-    line = rf"worker {workers - 1} was stopped for (0\.[7-9]|1\.\d) s: all workers start again from"
+    assert 0.7 <= times[1] - times[0] < 30
+    line = rf"worker {workers - 1} was stopped for (0\.[7-9]|\d+\.\d) s: all workers start"
     assert re.match(line, capfd.readouterr().err)
 
 
@@ -367,7 +367,7 @@ def test_a_worker_that_is_stopped_before_it_reads_holds_up_nobody(tmp_path, capf
 
 
 def test_short_stops_and_a_slow_start_cost_time_only(tmp_path, capfd):
-    run = Run(tmp_path, [["sleep 1.5;exit 0", "wait go;exit 0"]], silence=0.8)
+    run = Run(tmp_path, [["sleep 1.5;exit 0", "wait go;exit 0"]], silence=1.6)
 
     def stop():
         pid = run.who(1, 1)["pid"]
@@ -386,14 +386,14 @@ def test_short_stops_and_a_slow_start_cost_time_only(tmp_path, capfd):
 def test_the_time_in_which_the_supervisor_was_stopped_does_not_count(tmp_path):
     """Ctrl-Z and fg; and all processes may be stopped and continued, in any order."""
     plan = [["wait go;exit 0"] * 2, ["exit 1"] * 2]
-    with drive(tmp_path, plan, silence=1.6) as driver:
+    with drive(tmp_path, plan, silence=4) as driver:
         part = tmp_path / "1-1"
         until(part.exists)
         pid = json.loads(part.read_text())["pid"]
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.4)
         driver.send_signal(signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(5)
         driver.send_signal(signal.SIGCONT)
         time.sleep(0.1)
         os.kill(pid, signal.SIGCONT)
