@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from cluster_commands import until as wait_until
+from cluster_commands import until
 from redis_servers import Server, export, made, needs_redis_server
 from test_redis import DOCUMENT
 
@@ -70,7 +70,7 @@ def test_no_reader_sees_a_mixture_or_misses_a_row(grace, seconds):
             readers[-1].stdin = None
         export(server, made(COMMON, value=1), step=1, grace=grace)
         begun = [server.folder / f"s.{number}" for number in range(READERS)]
-        wait_until(
+        until(
             lambda: (
                 all(path.exists() for path in begun)
                 or any(reader.poll() is not None for reader in readers)

@@ -157,7 +157,7 @@ def test_several_commands_share_the_trials_of_a_search(conf, tmp_path, monkeypat
 
     def run_together(*arguments):
         if threading.get_ident() not in world.by_thread:
-            begun.wait(60)  # each command has a trial before any goes on
+            begun.wait(60)  # until each command has a trial
         return run_trial(*arguments)
 
     world.run_trial = run_together

@@ -3,10 +3,10 @@
 The operations of signature `packed` are made again. Each of its inputs, such as `x`, becomes two:
 `x_user` [1, columns] has the columns of the user's inputs of `by_slot`, and `x` [N, columns] those
 of the items' inputs. An input without columns is left out. A tensor that depends on the user's
-inputs alone has one row, which is repeated where it meets the items. A product of a matrix with
-columns of both is the sum of two products: of the user's columns, once, and of the items'. So is a
-sum over columns or fields of both, such as those of a factorization machine. All else is computed
-for every item.
+inputs alone has one row, and is repeated N times only for an operation that also reads items. A
+matrix product over columns of both is split into two products that are added; that of the user's
+columns is computed once. Sums over columns or fields of both are split in the same way, such as
+those of a factorization machine. Everything else is computed for every item.
 """
 
 from collections import Counter
