@@ -56,7 +56,7 @@ class SlowTransport(Transport):
 
 @pytest.fixture
 def figures(parts, monkeypatch):
-    """Trains with two workers over a transport; their figures in each line of steps."""
+    """Trains with two workers over a transport; of each, its figures in each line of steps."""
     monkeypatch.setattr(node, "LEAST_TIMED", 0)
 
     def train(transport, *overrides):
@@ -66,7 +66,8 @@ def figures(parts, monkeypatch):
         _, errors = cluster_in_one_process.train_together(conf, 2, transport, golden=0)
         assert not errors
         lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
-        return [line["timing"]["workers"] for line in lines if line["event"] == "step"]
+        steps = [line["timing"]["workers"] for line in lines if line["event"] == "step"]
+        return zip(*steps, strict=True)
 
     return train
 
@@ -77,7 +78,6 @@ RATE = 400_000  # bytes per second: a step of the small conf takes some 30 ms
 @pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.long)])
 def test_a_slow_network_is_measured(figures, mode):
     overrides = ["cluster=local", "cluster.workers=2", f"cluster.mode={mode}"]
-    lines = figures(SlowTransport(RATE), *overrides, "cluster.warmup_batches=0")
 
     def fits(worker):
         seconds = worker["network_seconds"]
@@ -86,8 +86,8 @@ def test_a_slow_network_is_measured(figures, mode):
         return is_the_rate and seconds > 0.3 * worker["exchange_seconds"]
 
     # A machine that stands still spoils the line of that time only.
-    for of_worker in zip(*lines, strict=True):
-        assert any(map(fits, of_worker)), of_worker
+    for lines in figures(SlowTransport(RATE), *overrides, "cluster.warmup_batches=0"):
+        assert any(map(fits, lines)), lines
 
 
 def test_owners_that_are_slow_are_not_the_network(figures, monkeypatch):
@@ -98,5 +98,5 @@ def test_owners_that_are_slow_are_not_the_network(figures, monkeypatch):
         return exchange(self, *arguments)
 
     monkeypatch.setattr(Owner, "exchange", slowly)
-    worker = figures(SlowTransport(1e9))[-1][0]
-    assert 0 < worker["network_seconds"] < 0.5 * worker["exchange_seconds"]
+    for lines in figures(SlowTransport(1e9)):  # half of what an owner answers is of the other
+        assert any(0 < line["network_seconds"] < 0.25 * line["owner_seconds"] for line in lines)
