@@ -338,7 +338,7 @@ def test_a_mistake_is_one_line(cli, tmp_path, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
-NO_HINT = "`tnctl train --help` lists every key."
+NO_HINT = "`tnctl train --help` lists every key"
 RATES = (
     "Did you mean 'optimizer.dense.learning_rate', 'optimizer.embedding.learning_rate' or "
     "'optimizer.linear.learning_rate'?"

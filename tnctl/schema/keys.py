@@ -142,7 +142,7 @@ def no_key(key: str) -> UserError:
     """The error of a key that does not exist, with a key that is probably meant."""
     if key in REMOVED:
         return UserError(f"tnctl no longer has the key '{key}'. {REMOVED[key]}")
-    way = meant_key(key) or "`tnctl train --help` lists every key."
+    way = meant_key(key) or "`tnctl train --help` lists every key"
     return UserError(f"no key '{key}'. {way}")
 
 
