@@ -56,7 +56,7 @@ class SlowTransport(Transport):
 
 @pytest.fixture
 def figures(parts, monkeypatch):
-    """Trains with two workers over a transport; of each, its figures in each line of steps."""
+    """Trains two workers over a transport; for each worker, its figures by line of the log."""
     monkeypatch.setattr(node, "LEAST_TIMED", 0)
 
     def train(transport, *overrides):
@@ -67,7 +67,8 @@ def figures(parts, monkeypatch):
         assert not errors
         lines = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
         steps = [line["timing"]["workers"] for line in lines if line["event"] == "step"]
-        return zip(*steps, strict=True)
+        worker_0, worker_1 = zip(*steps, strict=True)  # fails if no line was logged
+        return worker_0, worker_1
 
     return train
 
@@ -98,5 +99,5 @@ def test_owners_that_are_slow_are_not_the_network(figures, monkeypatch):
         return exchange(self, *arguments)
 
     monkeypatch.setattr(Owner, "exchange", slowly)
-    for lines in figures(SlowTransport(1e9)):  # half of what an owner answers is of the other
+    for lines in figures(SlowTransport(1e9)):  # half of an owner's time is for the other worker
         assert any(0 < line["network_seconds"] < 0.25 * line["owner_seconds"] for line in lines)

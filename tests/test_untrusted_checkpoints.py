@@ -191,7 +191,7 @@ def test_a_saved_conf_is_plain_values(run_copy, case, monkeypatch):
     with pytest.raises(DamagedError) as failed:
         open_checkpoint(str(checkpoint)).conf()
     message = str(failed.value)
-    assert "conf.json was saved by a newer tnctl or none: " in message
+    assert "conf.json was saved by a newer tnctl or another program: " in message
     assert said in message
     assert "sesame" not in message
     assert "\n" not in message
@@ -215,7 +215,8 @@ def test_every_command_checks_it(cli, run_copy, monkeypatch):
     ):
         done = cli(*command, cwd=run_copy)
         assert done.code == 1, (command, done.err)
-        assert "conf.json was saved by a newer tnctl or none: data.root is" in done.err, command
+        reason = "conf.json was saved by a newer tnctl or another program: data.root is"
+        assert reason in done.err, command
         assert "sesame" not in done.out + done.err
         shutil.rmtree(run_copy / "new", ignore_errors=True)
     assert sorted(run_copy.rglob("*")) == paths

@@ -119,7 +119,9 @@ class Checkpoint:
             try:
                 saved_conf.check(content)
             except saved_conf.ForeignValueError as error:
-                raise self.damaged(f"{url} was saved by a newer tnctl or none: {error}") from error
+                raise self.damaged(
+                    f"{url} was saved by a newer tnctl or another program: {error}"
+                ) from error
         return completed(content)
 
     def golden(self) -> list[GoldenLine]:

@@ -46,18 +46,18 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "test": ("data.test",),
     "seed": ("seed",),
 }
-_CPUS = "tnctl computes on CPUs; train.threads is the number of threads."
+_CPUS = "tnctl computes on CPUs; train.threads is the number of threads"
 SENTENCES = {
     "device": _CPUS,
     "gpu": _CPUS,
     "gpus": _CPUS,
     "cuda": _CPUS,
-    "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step.",
+    "step": "checkpoint=OUTPUT/checkpoints/step-… names the checkpoint of a step",
 }
 # Keys of earlier versions, and what to do instead.
 REMOVED: dict[str, str] = {
     "cluster.min_workers": "After cluster.patience the command ends with exit code 75 and says for "
-    "how many workers there is room: give that cluster.workers.",
+    "how many workers there is room: give that cluster.workers",
 }
 
 

@@ -4,9 +4,9 @@ The operations of signature `packed` are made again. Each of its inputs, such as
 `x_user` [1, columns] has the columns of the user's inputs of `by_slot`, and `x` [N, columns] those
 of the items' inputs. An input without columns is left out. A tensor that depends on the user's
 inputs alone has one row, and is repeated N times only for an operation that also reads items. A
-matrix product over columns of both is split into two products that are added; that of the user's
-columns is computed once. Sums over columns or fields of both are split in the same way, such as
-those of a factorization machine. Everything else is computed for every item.
+matrix product over columns of the user and the items is split into two products that are added, and
+the user's product is computed once. Sums over columns or fields are split in the same way, for
+example in a factorization machine. Everything else is computed for every item.
 """
 
 from collections import Counter
